@@ -1,0 +1,12 @@
+"""Stage 1 straight from a checkout: `python stages/01_tensor` is the same as `python -m aie_tensor` and `aie stage 1`."""
+
+import sys
+
+try:
+    from aie_tensor.__main__ import main
+except ModuleNotFoundError as error:
+    print(f"stage 1 needs the installed packages ({error.name} is missing): run `make install`, "
+          "then `.venv/bin/python stages/01_tensor`", file=sys.stderr)
+    sys.exit(3)
+
+sys.exit(main())

@@ -1,0 +1,12 @@
+"""Stage 2 straight from a checkout: `python stages/02_loader` is the same as `python -m aie_loader` and `aie stage 2`."""
+
+import sys
+
+try:
+    from aie_loader.__main__ import main
+except ModuleNotFoundError as error:
+    print(f"stage 2 needs the installed packages ({error.name} is missing): run `make install`, "
+          "then `.venv/bin/python stages/02_loader`", file=sys.stderr)
+    sys.exit(3)
+
+sys.exit(main())

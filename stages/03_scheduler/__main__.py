@@ -1,0 +1,12 @@
+"""Stage 3 straight from a checkout: `python stages/03_scheduler` is the same as `python -m aie_scheduler` and `aie stage 3`."""
+
+import sys
+
+try:
+    from aie_scheduler.__main__ import main
+except ModuleNotFoundError as error:
+    print(f"stage 3 needs the installed packages ({error.name} is missing): run `make install`, "
+          "then `.venv/bin/python stages/03_scheduler`", file=sys.stderr)
+    sys.exit(3)
+
+sys.exit(main())
