@@ -1,4 +1,4 @@
-"""Stage 1 straight from a checkout: `python stages/01_tensor` is the same as `python -m aie_tensor` and `aie stage 1`."""
+"""Stage 1 from a checkout: `python stages/01_tensor`, `python -m aie_tensor` and `aie stage 1` are the same."""
 
 import sys
 

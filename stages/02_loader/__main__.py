@@ -1,4 +1,4 @@
-"""Stage 2 straight from a checkout: `python stages/02_loader` is the same as `python -m aie_loader` and `aie stage 2`."""
+"""Stage 2 from a checkout: `python stages/02_loader`, `python -m aie_loader` and `aie stage 2` are the same."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Stage 3 straight from a checkout: `python stages/03_scheduler` is the same as `python -m aie_scheduler` and `aie stage 3`."""
+"""Stage 3 from a checkout: `python stages/03_scheduler`, `python -m aie_scheduler` and `aie stage 3` are the same."""
 
 import sys
 

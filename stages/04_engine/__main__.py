@@ -1,4 +1,4 @@
-"""Stage 4 straight from a checkout: `python stages/04_engine` is the same as `python -m aie_engine` and `aie stage 4`."""
+"""Stage 4 from a checkout: `python stages/04_engine`, `python -m aie_engine` and `aie stage 4` are the same."""
 
 import sys
 

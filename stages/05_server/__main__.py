@@ -1,4 +1,4 @@
-"""Stage 5 straight from a checkout: `python stages/05_server` is the same as `python -m aie_server` and `aie stage 5`."""
+"""Stage 5 from a checkout: `python stages/05_server`, `python -m aie_server` and `aie stage 5` are the same."""
 
 import sys
 

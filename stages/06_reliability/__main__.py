@@ -1,4 +1,4 @@
-"""Stage 6 straight from a checkout: `python stages/06_reliability` is the same as `python -m aie_reliability` and `aie stage 6`."""
+"""Stage 6 from a checkout: `python stages/06_reliability`, `python -m aie_reliability`, `aie stage 6` are one thing."""
 
 import sys
 

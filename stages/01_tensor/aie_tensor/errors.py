@@ -3,12 +3,12 @@
 The tree (each stage adds its own leaves in its own `errors.py`):
 
     AieError                       500  exit 1   the root; never raised itself
-    ├── InvalidInputError          400  exit 2   the caller's fault: a request, a flag, a file that is not what it claims
+    ├── InvalidInputError          400  exit 2   the caller's fault: a request, a flag, a broken file
     ├── EnvironmentLacksError      500  exit 3   the machine's fault: no compiler, no network, port in use, disk full
     └── (leaves of each stage)
 
-`assert` is for our own bugs; these are for the caller's and the world's faults. A message is one sentence that says what
-is wrong with which thing, and where a remedy exists, a second one that names it.
+`assert` is for our own bugs; these are for the caller's and the world's faults. A message is one sentence that says
+what is wrong with which thing, and where a remedy exists, a second one that names it.
 """
 
 from typing import ClassVar
@@ -17,7 +17,7 @@ __all__ = ["AieError", "EnvironmentLacksError", "InvalidInputError"]
 
 
 class AieError(Exception):
-    """Root of all errors. `status` is what an HTTP client sees, `exit_code` what a shell sees, `code` what a program reads."""
+    """Root of all errors: `status` is for an HTTP client, `exit_code` for a shell, `code` for a program."""
 
     status: ClassVar[int] = 500
     exit_code: ClassVar[int] = 1
