@@ -1,0 +1,53 @@
+"""Everything an engine can be told, as one frozen value that also travels to the worker process."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from aie_tensor import InvalidInputError
+
+__all__ = ["EngineConfig", "KernelChoice"]
+
+KernelChoice = Literal["auto", "native", "numpy"]
+
+_AT_LEAST_ONE = ("max_batch_size", "max_batch_tokens", "block_size", "kv_memory_bytes")
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Raises `InvalidInputError` naming the field when a value makes no sense."""
+
+    model_path: Path  # a .gguf file or a safetensors folder
+    model_name: str | None = None  # the name to serve; None: as the model file says
+    kernels: KernelChoice = "auto"  # auto: native where a C compiler exists, else NumPy
+    num_threads: int | None = None  # None: the cores this process may use
+    max_batch_size: int = 64  # requests running at once
+    max_batch_tokens: int = 512  # tokens computed in one step, prefill and decode together
+    max_queue: int = 256  # requests that may be open beyond max_batch_size before submit refuses
+    max_seq_len: int | None = None  # prompt and answer together; None: what model and KV memory allow
+    block_size: int = 16  # tokens in one KV block
+    kv_memory_bytes: int = 768 << 20  # upper bound; less is taken when the batch cannot need it
+    memdebug: bool = False  # record where every KV block and allocation came from
+    seed: int = 0  # seeds the draws of requests that name no seed; worker i uses seed + i
+    warm_up: bool = True  # run a small batch before the first request
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model_path", Path(self.model_path))
+        if self.kernels not in ("auto", "native", "numpy"):
+            raise InvalidInputError(f"kernels must be auto, native or numpy, not {self.kernels!r}.", param="kernels")
+        for field in _AT_LEAST_ONE:
+            _require(field, getattr(self, field), at_least=1)
+        _require("max_queue", self.max_queue, at_least=0)
+        _require("num_threads", self.num_threads, at_least=1)
+        _require("max_seq_len", self.max_seq_len, at_least=2)  # one token of prompt and one of answer
+        if self.max_batch_tokens < self.max_batch_size:
+            raise InvalidInputError(
+                f"max_batch_tokens ({self.max_batch_tokens}) must be at least max_batch_size ({self.max_batch_size}): "
+                "every running request computes one token per step.",
+                param="max_batch_tokens",
+            )
+
+
+def _require(field: str, value: int | None, *, at_least: int) -> None:
+    if value is not None and value < at_least:
+        raise InvalidInputError(f"{field} must be at least {at_least}, not {value}.", param=field)
