@@ -13,7 +13,19 @@ what is wrong with which thing, and where a remedy exists, a second one that nam
 
 from typing import ClassVar
 
-__all__ = ["AieError", "EnvironmentLacksError", "InvalidInputError"]
+from aie_tensor.stacks import Frame
+
+__all__ = [
+    "AieError",
+    "DoubleFreeError",
+    "EnvironmentLacksError",
+    "ForeignFreeError",
+    "InvalidInputError",
+    "MemoryMisuseError",
+    "NativeUnavailableError",
+    "OutOfMemoryError",
+    "UseAfterFreeError",
+]
 
 
 class AieError(Exception):
@@ -42,3 +54,53 @@ class EnvironmentLacksError(AieError):
     status = 500
     exit_code = 3
     code = "environment_lacks"
+
+
+class NativeUnavailableError(EnvironmentLacksError):
+    """The C kernels cannot be built or loaded here; the message says why and how to get a compiler."""
+
+    code = "native_unavailable"
+
+
+class MemoryMisuseError(AieError):
+    """A reference count was broken. `allocated_at` and `freed_at` are call stacks, empty when the ledger was off."""
+
+    code = "memory_misuse"
+
+    def __init__(self, message: str, *, allocated_at: tuple[Frame, ...] = (), freed_at: tuple[Frame, ...] = ()) -> None:
+        stacks = [*_describe("allocated at", allocated_at), *_describe("first freed at", freed_at)]
+        super().__init__("\n".join([message, *stacks]))
+        self.allocated_at = allocated_at
+        self.freed_at = freed_at
+
+
+class DoubleFreeError(MemoryMisuseError):
+    """An allocation was released more often than it was retained."""
+
+    code = "double_free"
+
+
+class UseAfterFreeError(MemoryMisuseError):
+    """A released allocation was touched."""
+
+    code = "use_after_free"
+
+
+class ForeignFreeError(MemoryMisuseError):
+    """An allocation was handed to a pool that did not make it."""
+
+    code = "foreign_free"
+
+
+class OutOfMemoryError(AieError):
+    """The pool's budget or the machine is exhausted, after trimming and collecting; the message carries the figures."""
+
+    status = 503
+    code = "out_of_memory"
+
+
+def _describe(title: str, frames: tuple[Frame, ...]) -> list[str]:
+    """A heading and one line per frame, innermost first; one line that says how to see them when there are none."""
+    if not frames:
+        return [f"  {title}: unknown, since the ledger was off (MemoryPool(ledger=Ledger(enabled=True)) records it)"]
+    return [f"  {title}:", *(f"    {frame}" for frame in frames)]
