@@ -1,0 +1,182 @@
+"""What all schedulers share: taking requests in, forgetting them, watching their deadlines, counting.
+
+A subclass decides who runs (`schedule`) and says where a request stands when it has to go (`_leave`).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+
+from aie_scheduler.blocks import BlockAllocator
+from aie_scheduler.config import SchedulerConfig
+from aie_scheduler.deadlines import DeadlineHeap
+from aie_scheduler.errors import RequestTooLongError
+from aie_scheduler.plan import ScheduledChunk, SchedulerStats, StepPlan
+from aie_scheduler.queue import BoundedQueue, DrainRate
+from aie_scheduler.request import Request, SequenceState, SequenceStatus
+from aie_tensor import InvalidInputError
+
+__all__ = ["SchedulerBase", "chunk_of"]
+
+
+class SchedulerBase(ABC):
+    """Book-keeping around the decision. Single-threaded: the engine's loop owns it."""
+
+    def __init__(self, config: SchedulerConfig, *, allocator: BlockAllocator | None = None) -> None:
+        self.config = config
+        self.allocator = allocator if allocator is not None else BlockAllocator(config.num_blocks)
+        assert self.allocator.num_blocks == config.num_blocks, (self.allocator.num_blocks, config.num_blocks)
+        self._states: dict[str, SequenceState] = {}
+        self._waiting = BoundedQueue(config.max_queue)
+        self._deadlines = DeadlineHeap()
+        self._drain_rate = DrainRate()
+        self._num_arrivals = 0
+        self._num_preemptions = 0
+        self._num_steps = 0
+        self._num_chunks = 0
+        self._num_tokens = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request is waiting or running."""
+        return bool(self._states)
+
+    def state_of(self, request_id: str) -> SequenceState | None:
+        """What is known of a live request, for logs and tests. Read only."""
+        return self._states.get(request_id)
+
+    def add(self, request: Request) -> None:
+        """Take a request in. Raises `QueueFullError`, `RequestTooLongError` or `InvalidInputError`, keeping nothing."""
+        self._check(request)
+        self._waiting.check_room(self._drain_rate.retry_after_s(len(self._waiting)))
+        state = SequenceState.of(request, self._num_arrivals)
+        self._num_arrivals += 1
+        self._states[state.request_id] = state
+        self._deadlines.add(state)
+        self._waiting.push(state)
+
+    def cancel(self, request_id: str) -> bool:
+        """Forget a request, wherever it stands; its blocks are free on return.
+
+        Between `schedule` and `update` this is safe: nobody can be given the blocks before the next `schedule`, the
+        plan's chunk keeps its own view of the block table, and `update` passes over chunks of requests that are gone.
+        """
+        state = self._states.get(request_id)
+        if state is None:
+            return False
+        self._leave(state)
+        self._forget(state)
+        return True
+
+    def update(self, plan: StepPlan, finished: Collection[str]) -> None:
+        """Record a plan as computed, then release those in `finished` (of this plan or not)."""
+        stale: set[str] = set()
+        states = self._states
+        for chunk in plan.chunks:
+            state = states.get(chunk.request_id)
+            # The table's identity tells a request from a later one of the same name.
+            if state is None or state.block_table is not chunk.block_table:
+                stale.add(chunk.request_id)
+                continue
+            state.num_computed += chunk.num_tokens
+            if chunk.samples:
+                state.num_tokens += 1
+        for request_id in finished:
+            if request_id not in stale:
+                self.cancel(request_id)
+
+    def next_deadline(self, now: float) -> float | None:
+        """`now` while there is work: every call of `schedule` then has something to do."""
+        return now if self._states else None
+
+    def stats(self) -> SchedulerStats:
+        """Numbers for metrics and logs."""
+        return SchedulerStats(
+            num_waiting=len(self._waiting),
+            num_running=len(self._states) - len(self._waiting),
+            num_blocks=self.allocator.num_blocks,
+            num_free_blocks=self.allocator.num_free,
+            num_preemptions=self._num_preemptions,
+            num_steps=self._num_steps,
+            num_tokens=self._num_tokens,
+            mean_batch=self._num_chunks / self._num_steps if self._num_steps else 0.0,
+        )
+
+    @abstractmethod
+    def schedule(self, now: float) -> StepPlan | None:
+        """The next step, or None when there is nothing to do."""
+
+    @abstractmethod
+    def _leave(self, state: SequenceState) -> None:
+        """Take a request out of the queue or of the running batch (its blocks are freed by the caller)."""
+
+    def _check(self, request: Request) -> None:
+        """Raises unless this request could run, given time. Its own deadline is not looked at: `schedule` does that."""
+        if request.request_id in self._states:
+            raise InvalidInputError(f"request id {request.request_id!r} is in use", param="request_id")
+        if request.prompt_len < 1:
+            raise InvalidInputError("the prompt is empty", param="prompt")
+        if request.max_tokens < 1:
+            raise InvalidInputError(f"max_tokens must be at least 1, not {request.max_tokens}", param="max_tokens")
+        self._check_context(request)
+        self._check_blocks(request)
+
+    def _check_context(self, request: Request) -> None:
+        limit, prompt, wanted = self.config.max_seq_len, request.prompt_len, request.max_tokens
+        if prompt >= limit:
+            raise RequestTooLongError(
+                f"the prompt has {prompt} tokens, but the context holds {limit}, prompt and output together",
+                param="prompt",
+            )
+        if prompt + wanted > limit:
+            raise RequestTooLongError(
+                f"{prompt} prompt tokens and max_tokens {wanted} make {prompt + wanted}, "
+                f"but the context holds {limit}; at most {limit - prompt} tokens can be generated",
+                param="max_tokens",
+            )
+
+    def _check_blocks(self, request: Request) -> None:
+        config = self.config
+        needed = config.blocks_for(request.prompt_len + request.max_tokens - 1)
+        if needed > config.num_blocks:
+            raise RequestTooLongError(
+                f"{request.prompt_len} prompt tokens and max_tokens {request.max_tokens} need {needed} KV blocks of "
+                f"{config.block_size} tokens, but there are {config.num_blocks} in all",
+                param="prompt" if config.blocks_for(request.prompt_len) > config.num_blocks else "max_tokens",
+            )
+
+    def _forget(self, state: SequenceState) -> None:
+        """The end of a request: blocks free, id unknown."""
+        self._release_blocks(state)
+        state.status = SequenceStatus.FINISHED
+        del self._states[state.request_id]
+        self._deadlines.forget(state)
+        self._drain_rate.count(1)
+
+    def _release_blocks(self, state: SequenceState) -> None:
+        """Free the blocks and start a new table: a chunk in flight keeps the old list, which never changes again."""
+        blocks, state.block_table = state.block_table, []
+        self.allocator.free(blocks)
+
+    def _expire(self, now: float) -> list[str]:
+        """Give up everybody past their deadline; returns their ids."""
+        self._drain_rate.tick(now)
+        due = self._deadlines.due(now)
+        for state in due:
+            self._leave(state)
+            self._forget(state)
+        return [state.request_id for state in due]
+
+    def _count(self, plan: StepPlan) -> StepPlan | None:
+        """Account for a plan on its way out; None when it says nothing at all."""
+        if plan.chunks:
+            self._num_steps += 1
+            self._num_chunks += len(plan.chunks)
+            self._num_tokens += plan.num_tokens
+        return plan if plan.chunks or plan.expired or plan.preempted else None
+
+
+def chunk_of(state: SequenceState, num_tokens: int) -> ScheduledChunk:
+    """The next `num_tokens` known tokens of a sequence."""
+    start = state.num_computed
+    samples = start + num_tokens == state.num_tokens
+    return ScheduledChunk(state.request_id, start, num_tokens, state.block_table, samples)

@@ -1,0 +1,48 @@
+"""The one face that all schedulers show, so that one can be swapped for another without touching the engine.
+
+The life of a step, always in this order and from one thread:
+
+    plan = scheduler.schedule(now)      what to compute, and in which blocks
+    ... the executor runs the plan and samples one token per chunk with `samples=True` ...
+    scheduler.update(plan, finished)    what has been computed, and who is done
+
+`add` and `cancel` may come between any two of these calls; between `schedule` and `update` too.
+"""
+
+from collections.abc import Collection
+from typing import Protocol, runtime_checkable
+
+from aie_scheduler.plan import SchedulerStats, StepPlan
+from aie_scheduler.request import Request
+
+__all__ = ["Scheduler"]
+
+
+@runtime_checkable
+class Scheduler(Protocol):
+    """Turns requests into steps."""
+
+    def add(self, request: Request) -> None:
+        """Take a request in. Raises `QueueFullError` (503), `RequestTooLongError` (400), `InvalidInputError` (400)."""
+
+    def cancel(self, request_id: str) -> bool:
+        """Forget a request; its blocks are free on return. False if it is not known (any more)."""
+        ...
+
+    def schedule(self, now: float) -> StepPlan | None:
+        """The next step, or None when there is nothing to do (yet: see `next_deadline`). `now` is in seconds."""
+
+    def update(self, plan: StepPlan, finished: Collection[str]) -> None:
+        """Record a plan as computed: each chunk that samples has appended one token. Ids in `finished` are released."""
+
+    def next_deadline(self, now: float) -> float | None:
+        """When `schedule` may have something to do without a new request: `now` or a later time; None for never."""
+
+    def stats(self) -> SchedulerStats:
+        """Numbers for metrics and logs."""
+        ...
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request is waiting or running."""
+        ...

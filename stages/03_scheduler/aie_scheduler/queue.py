@@ -1,0 +1,113 @@
+"""The waiting room: bounded, first come first served within a priority.
+
+A queue without a bound turns overload into latency: everybody waits longer and longer for answers nobody wants any
+more. So the room has a size, and whoever comes when it is full is told at once (503) and when to come back
+(`retry_after_s`).
+
+One lane per priority, each an ordered dict: joining, leaving from the middle (a cancel) and going back to the front (a
+preempted request) are all O(1). Lanes are few; they are kept in a sorted list.
+
+Not thread-safe, on purpose: the engine's loop is its only user. Blocking a producer until there is room, where that
+is wanted, belongs to the producer's side of the pipe.
+"""
+
+from bisect import insort
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from aie_scheduler.errors import QueueFullError
+from aie_scheduler.request import SequenceState
+
+__all__ = ["BoundedQueue", "DrainRate"]
+
+MIN_RETRY_AFTER_S = 1.0
+MAX_RETRY_AFTER_S = 60.0
+
+
+class BoundedQueue:
+    """Waiting sequences in order of service: lowest `priority` first, then oldest."""
+
+    def __init__(self, max_queue: int) -> None:
+        self.max_queue = max_queue
+        self._lanes: dict[int, OrderedDict[str, SequenceState]] = {}
+        self._priorities: list[int] = []  # of the lanes that are not empty, ascending
+        self._num_waiting = 0
+
+    def __len__(self) -> int:
+        return self._num_waiting
+
+    def __iter__(self) -> Iterator[SequenceState]:
+        for priority in self._priorities:
+            yield from self._lanes[priority].values()
+
+    def check_room(self, retry_after_s: float) -> None:
+        """Raises `QueueFullError` when one more would be too many."""
+        if self._num_waiting >= self.max_queue:
+            raise QueueFullError(
+                f"{self._num_waiting} requests are waiting already and the queue holds {self.max_queue}; "
+                f"try again in {retry_after_s:.0f} s",
+                retry_after_s=retry_after_s,
+            )
+
+    def push(self, state: SequenceState) -> None:
+        """Join at the end of its priority's lane. Look with `check_room` first."""
+        self._lane(state.priority)[state.request_id] = state
+        self._num_waiting += 1
+
+    def push_front(self, state: SequenceState) -> None:
+        """Come back before everybody of the same priority. No bound: a preempted request is never refused."""
+        self.push(state)
+        self._lanes[state.priority].move_to_end(state.request_id, last=False)
+
+    def head(self) -> SequenceState | None:
+        """Who is next, or None."""
+        if not self._priorities:
+            return None
+        return next(iter(self._lanes[self._priorities[0]].values()))
+
+    def remove(self, state: SequenceState) -> None:
+        """Leave from wherever it stands."""
+        lane = self._lanes[state.priority]
+        del lane[state.request_id]
+        self._num_waiting -= 1
+        if not lane:
+            del self._lanes[state.priority]
+            self._priorities.remove(state.priority)
+
+    def _lane(self, priority: int) -> OrderedDict[str, SequenceState]:
+        lane = self._lanes.get(priority)
+        if lane is None:
+            lane = self._lanes[priority] = OrderedDict()
+            insort(self._priorities, priority)
+        return lane
+
+
+class DrainRate:
+    """How fast requests leave, smoothed: the basis of `retry_after_s`."""
+
+    def __init__(self, window_s: float = 1.0) -> None:
+        self._window_s = window_s
+        self._since_s: float | None = None
+        self._num_done = 0
+        self._per_s: float | None = None
+
+    def count(self, num_done: int) -> None:
+        """That many requests have ended."""
+        self._num_done += num_done
+
+    def tick(self, now: float) -> None:
+        """Close the window when it is old enough, and blend it in with weight one half."""
+        if self._since_s is None:
+            self._since_s = now
+        elapsed_s = now - self._since_s
+        if elapsed_s < self._window_s or self._num_done == 0:
+            return
+        rate = self._num_done / elapsed_s
+        self._per_s = rate if self._per_s is None else (rate + self._per_s) / 2
+        self._since_s, self._num_done = now, 0
+
+    def retry_after_s(self, num_waiting: int) -> float:
+        """Seconds until `num_waiting` requests will have left at the present rate, within 1 to 60; 1 while unknown."""
+        if self._per_s is None:
+            return MIN_RETRY_AFTER_S
+        return min(max(num_waiting / self._per_s, MIN_RETRY_AFTER_S), MAX_RETRY_AFTER_S)
