@@ -3,15 +3,17 @@
     AieError
     ├── EngineDeadError         503  exit 1   the worker is gone or gave up; another attempt later may work
     ├── EngineFaultError        500  exit 1   a step failed; the request is lost, the engine goes on
+    ├── InvalidInputError
+    │   └── UnsupportedOpError  400  exit 2   the model's graph has an operator that these kernels do not know
     └── RemoteError             (as sent)     an error of the worker process, rebuilt in the front process
 
 and those of earlier stages that pass through: `QueueFullError` (503), `RequestTooLongError` (400), loader errors.
 """
 
 from aie_engine.requests import ErrorInfo
-from aie_tensor import AieError
+from aie_tensor import AieError, InvalidInputError
 
-__all__ = ["EngineDeadError", "EngineFaultError", "RemoteError", "error_info"]
+__all__ = ["EngineDeadError", "EngineFaultError", "RemoteError", "UnsupportedOpError", "error_info"]
 
 
 class EngineDeadError(AieError):
@@ -29,6 +31,15 @@ class EngineFaultError(AieError):
     """Computing a step failed: a kernel raised, or the logits of a request were not numbers."""
 
     code = "engine_fault"
+
+
+class UnsupportedOpError(InvalidInputError):
+    """An executor meets an operator that it cannot run."""
+
+    code = "unsupported_op"
+
+    def __init__(self, name: str, op: str, kernels: str) -> None:
+        super().__init__(f"The {kernels} kernels do not know operator {op!r} of the model's graph, needed at {name!r}.")
 
 
 class RemoteError(AieError):
