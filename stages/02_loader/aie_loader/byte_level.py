@@ -25,7 +25,7 @@ _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3_PATTERN = rf"{_WORDS}|\p{{N}}{{1,3}}|{_REST}"
 _QWEN2_PATTERN = rf"{_WORDS}|\p{{N}}|{_REST}"
-SUPPORTED_PRE_TOKENIZERS = ("default", "gpt-2", "gpt2", "llama-bpe", "qwen2", "smollm")
+SUPPORTED_PRE_TOKENIZERS = ("gpt-2", "gpt2", "llama-bpe", "qwen2", "smollm")
 
 
 @lru_cache(maxsize=1)
@@ -51,7 +51,7 @@ def char_to_byte() -> Mapping[str, int]:
 def pre_tokenizer(name: str) -> pre_tokenizers.PreTokenizer:
     """The splitter that `tokenizer.ggml.pre` calls `name`. Raises `TokenizerError` for names of unknown rule."""
     byte_level = pre_tokenizers.ByteLevel
-    if name in {"default", "gpt-2", "gpt2"}:
+    if name in {"gpt-2", "gpt2"}:
         return byte_level(add_prefix_space=False, use_regex=True)
     if name == "smollm":
         digits = pre_tokenizers.Digits(individual_digits=True)

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +20,8 @@ from safetensors.numpy import save_file
 
 from aie_loader.bpe_training import learn_merges
 from aie_loader.byte_level import byte_level_bpe, byte_to_char
-
-if TYPE_CHECKING:
-    from aie_tensor import DType
+from aie_loader.gguf_writer import write_gguf
+from aie_tensor import DType, quantize
 
 __all__ = ["TINY_CHAT_TEMPLATE", "write_tiny_gguf", "write_tiny_llama"]
 
@@ -121,7 +119,7 @@ def write_tiny_gguf(
     path: Path,
     *,
     seed: int = 0,
-    quant: "DType | None" = None,
+    quant: DType = DType.Q8_0,
     hidden: int = 64,
     layers: int = 2,
     heads: int = 4,
@@ -129,15 +127,11 @@ def write_tiny_gguf(
     vocab: int = 512,
     context: int = 256,
 ) -> Path:
-    """Write the model of `write_tiny_llama` as one GGUF file, matrices in `quant` (default Q8_0), norms in float32.
+    """Write the model of `write_tiny_llama` as one GGUF file, matrices in `quant`, norms in float32.
 
     With the 4-bit types the embedding and the head are Q8_0, as in files found in the wild. With F32 the weights are
     those of the folder bit for bit (q and k in GGUF's order of rotary pairs), so both give the same logits.
     """
-    from aie_loader.gguf_writer import write_gguf
-    from aie_tensor import DType, quantize
-
-    quant = DType.Q8_0 if quant is None else quant
     size = _Size(hidden, layers, heads, kv_heads, vocab, context)
     ends = DType.Q8_0 if quant in {DType.Q4_0, DType.Q4_1} else quant
     tensors = {}
@@ -186,7 +180,8 @@ def _weights(size: _Size, seed: int) -> dict[str, Array]:
     kv = size.kv_heads * size.head_dim
 
     def matrix(rows: int, columns: int, gain: float = 1.0) -> Array:
-        return (random.standard_normal((rows, columns)) * (gain / np.sqrt(columns))).astype(np.float32)
+        scaled: Array = (random.standard_normal((rows, columns)) * (gain / np.sqrt(columns))).astype(np.float32)
+        return scaled
 
     def norm() -> Array:
         return (1.0 + 0.1 * random.standard_normal(size.hidden)).astype(np.float32)

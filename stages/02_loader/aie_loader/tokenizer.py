@@ -1,0 +1,154 @@
+"""Text to token ids and back, from either kind of model file.
+
+`tokenizers` does the merging; what is ours is to rebuild its parts from GGUF metadata, to find out which ids end an
+answer, and to know each token's bytes, which streaming needs (`incremental.py`).
+"""
+
+import copy
+import json
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import tokenizers
+
+from aie_loader.byte_level import byte_level_bpe, char_to_byte
+from aie_loader.errors import TokenizerError
+from aie_loader.incremental import ByteFallbackDecoder, ByteLevelDecoder, IncrementalDecoder
+from aie_loader.tokenizer_files import GGUFVocabulary, folder_token_ids
+from aie_tensor import InvalidInputError
+
+__all__ = ["Tokenizer"]
+
+
+class Tokenizer:
+    """Thread-safe once built. Ids are ints from 0 to `vocab_size` - 1.
+
+    `eos_token_ids` end an answer, `special_ids` are the control tokens, which `decode` leaves out unless told
+    otherwise.
+    """
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        *,
+        bos_token_id: int | None = None,
+        eos_token_ids: Sequence[int] = (),
+    ) -> None:
+        self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
+        self.bos_token_id = bos_token_id
+        self.eos_token_ids = tuple(dict.fromkeys(eos_token_ids))
+        self._backend = backend
+        self._plain_backend: tokenizers.Tokenizer | None = None
+        self._lock = threading.Lock()
+        added = backend.get_added_tokens_decoder()
+        self.special_ids = frozenset(index for index, token in added.items() if token.special)
+        self._decoder_kinds = _decoder_kinds(backend)
+        self._bytes_of = lru_cache(maxsize=1 << 16)(self._find_bytes)
+
+    @classmethod
+    def from_gguf(cls, metadata: Mapping[str, object]) -> "Tokenizer":
+        """Rebuild the tokenizer that a GGUF file describes under `tokenizer.ggml.*`. Raises `TokenizerError`."""
+        vocabulary = GGUFVocabulary.parse(metadata)
+        backend = byte_level_bpe(vocabulary.tokens, vocabulary.merges, vocabulary.added, pre=vocabulary.pre)
+        if vocabulary.adds_bos and vocabulary.bos_token_id is not None:
+            bos = vocabulary.tokens[vocabulary.bos_token_id]
+            backend.post_processor = tokenizers.processors.TemplateProcessing(
+                single=f"{bos} $A", special_tokens=[(bos, vocabulary.bos_token_id)]
+            )
+        return cls(backend, bos_token_id=vocabulary.bos_token_id, eos_token_ids=vocabulary.eos_token_ids)
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> "Tokenizer":
+        """Read `tokenizer.json`, and the ids that begin and end a text from the JSON files beside it.
+
+        Raises `TokenizerError` when it is missing or broken.
+        """
+        path = Path(folder) / "tokenizer.json"
+        if not path.is_file():
+            raise TokenizerError(f"{folder} has no tokenizer.json")
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception
+            raise TokenizerError(f"{path} is not a tokenizer that can be read: {error}") from error
+        backend.no_padding()
+        backend.no_truncation()
+        bos, eos = folder_token_ids(Path(folder), backend.token_to_id)
+        return cls(backend, bos_token_id=bos, eos_token_ids=eos)
+
+    def encode(self, text: str, *, add_special_tokens: bool = False, parse_special: bool = True) -> list[int]:
+        """Ids of `text`. `add_special_tokens` adds what the model wants around a text (usually nothing, or a BOS
+        token).
+
+        With `parse_special=False` markers such as `<|im_end|>` inside `text` are ordinary characters: for text that
+        must not be able to leave its turn. Raises `InvalidInputError` for text that is not valid Unicode (lone
+        surrogates).
+        """
+        backend = self._backend if parse_special else self._without_special()
+        try:
+            return backend.encode(text, add_special_tokens=add_special_tokens).ids
+        except TypeError as error:
+            raise InvalidInputError("the text is not valid Unicode: it has a lone surrogate") from error
+
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of `ids`. Bytes that are no UTF-8 become U+FFFD; ids without a token (padded vocabularies) are skipped."""
+        try:
+            return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        except OverflowError as error:
+            raise InvalidInputError("token ids must lie between 0 and 4294967295") from error
+
+    def token_text(self, token_id: int) -> str:
+        """One token as text, special tokens too; U+FFFD where it holds only a part of a character."""
+        self._check(token_id)
+        return self.decode([token_id], skip_special_tokens=False)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that one token adds to the text. Raises `InvalidInputError` for ids without a token."""
+        self._check(token_id)
+        return self._bytes_of(token_id)
+
+    def incremental(self, *, skip_special_tokens: bool = True) -> IncrementalDecoder:
+        """A decoder for one stream. Raises `TokenizerError` for tokenizers that generate no text, such as BERT's."""
+        skipped = self.special_ids if skip_special_tokens else frozenset()
+        if self._decoder_kinds == ["ByteLevel"]:
+            return ByteLevelDecoder(lambda token_id: b"" if token_id in skipped else self._bytes_of(token_id))
+        if self._decoder_kinds in (["Replace", "ByteFallback", "Fuse"], ["Replace", "ByteFallback", "Fuse", "Strip"]):
+            return ByteFallbackDecoder(
+                lambda token_id: None if token_id in skipped else self._backend.id_to_token(token_id),
+                strips_space="Strip" in self._decoder_kinds,
+            )
+        kinds = " + ".join(self._decoder_kinds) or "none"
+        raise TokenizerError(f"cannot stream text from a tokenizer with decoder {kinds}")
+
+    def _without_special(self) -> tokenizers.Tokenizer:
+        # The flag is a setting of the whole object, so threads that want it differently need an object each.
+        with self._lock:
+            if self._plain_backend is None:
+                self._plain_backend = copy.deepcopy(self._backend)
+                self._plain_backend.encode_special_tokens = True
+            return self._plain_backend
+
+    def _check(self, token_id: int) -> None:
+        if not 0 <= token_id < 1 << 32 or self._backend.id_to_token(token_id) is None:
+            raise InvalidInputError(f"there is no token {token_id} (the vocabulary has {self.vocab_size})")
+
+    def _find_bytes(self, token_id: int) -> bytes:
+        """As the library decodes: letters through the byte alphabet where that works, else the token as it stands."""
+        token = self._backend.id_to_token(token_id)
+        if token is None:
+            return b""
+        if self._decoder_kinds == ["ByteLevel"]:
+            values = [char_to_byte().get(char) for char in token]
+            return token.encode() if None in values else bytes(value for value in values if value is not None)
+        if "ByteFallback" in self._decoder_kinds and len(token) == 6 and token.startswith("<0x"):
+            return bytes([int(token[3:5], 16)])
+        return token.replace("▁", " ").encode()
+
+
+def _decoder_kinds(backend: tokenizers.Tokenizer) -> list[str]:
+    """Type names of the decoder's steps, such as ["ByteLevel"]; empty without a decoder."""
+    if backend.decoder is None:
+        return []
+    description = json.loads(backend.decoder.__getstate__())
+    return [step["type"] for step in description.get("decoders", [description])]
