@@ -8,6 +8,10 @@ Layers, lowest first; each imports only those above it in this list:
     quant.py      Matrix: weights as they lie in the file
     ops.py        reference operators in NumPy
     paths.py      the cache folder
+    memory/       naive pool, ledger, pool with reference counts
+    tensor.py     Tensor: shape and type on a pool's block
+    native/       C kernels, compiled at first use
+
 
 Importing this package compiles nothing.
 """
@@ -25,22 +29,40 @@ from aie_tensor.errors import (
     OutOfMemoryError,
     UseAfterFreeError,
 )
+from aie_tensor.memory import (
+    Allocation,
+    LeakGroup,
+    Ledger,
+    LedgerEntry,
+    MemoryPool,
+    NaivePool,
+    PoolStats,
+    Snapshot,
+)
 from aie_tensor.paths import cache_dir
 from aie_tensor.quant import Matrix, quantize
 from aie_tensor.stacks import Frame
 
 __all__ = [
     "AieError",
+    "Allocation",
     "DType",
     "DoubleFreeError",
     "EnvironmentLacksError",
     "ForeignFreeError",
     "Frame",
     "InvalidInputError",
+    "LeakGroup",
+    "Ledger",
+    "LedgerEntry",
     "Matrix",
     "MemoryMisuseError",
+    "MemoryPool",
+    "NaivePool",
     "NativeUnavailableError",
     "OutOfMemoryError",
+    "PoolStats",
+    "Snapshot",
     "UseAfterFreeError",
     "cache_dir",
     "ops",

@@ -1,0 +1,17 @@
+"""Memory: the naive pool to read first, the pool with size classes and reference counts, the ledger that finds leaks."""
+
+from aie_tensor.memory.allocation import Allocation
+from aie_tensor.memory.ledger import LeakGroup, Ledger, LedgerEntry, Snapshot
+from aie_tensor.memory.naive import NaivePool
+from aie_tensor.memory.pool import MemoryPool, PoolStats
+
+__all__ = [
+    "Allocation",
+    "LeakGroup",
+    "Ledger",
+    "LedgerEntry",
+    "MemoryPool",
+    "NaivePool",
+    "PoolStats",
+    "Snapshot",
+]
