@@ -1,0 +1,155 @@
+"""Settings become a running service: model files, engines, guards, server, in that order."""
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from aie.console import note, pull_progress
+from aie.settings import ServeSettings, parse_bytes
+from aie_engine import (
+    EngineClient,
+    EngineConfig,
+    EnvironmentLacksError,
+    InvalidInputError,
+    LocalEngine,
+    WorkerEngine,
+    load_text_model,
+)
+from aie_loader import KNOWN_MODELS, pull, resolve, served_name
+from aie_reliability import AdmissionGate, CircuitBreaker, GuardedEngine, ReliabilityConfig, SupervisedEngine
+from aie_server import ServedModel, Server, ServerConfig
+
+__all__ = ["DEFAULT_MODEL", "Service", "build_service", "engine_config", "find_model", "start_engine"]
+
+DEFAULT_MODEL = "smollm2-135m"
+
+
+@dataclass(slots=True)
+class Service:
+    """Everything that `aie serve` runs; `close` ends it from the outside in."""
+
+    server: Server
+    gate: AdmissionGate
+    engines: list[EngineClient]
+
+    def close(self) -> None:
+        self.server.close()
+        for engine in self.engines:
+            engine.close()
+
+
+def find_model(name: str | None) -> Path:
+    """The path behind an alias, file or folder. The default model is pulled on first use; others are asked for."""
+    if name is not None:
+        return resolve(name)
+    try:
+        return resolve(DEFAULT_MODEL)
+    except InvalidInputError:
+        what = KNOWN_MODELS[DEFAULT_MODEL]
+        note(f"The default model {DEFAULT_MODEL} is not here yet; pulling it once ({what.description}).")
+        return pull(DEFAULT_MODEL, progress=pull_progress(DEFAULT_MODEL))
+
+
+def engine_config(settings: ServeSettings, path: Path, name: str, *, share: int = 1) -> EngineConfig:
+    """The engine's part of the settings. `share`: how many engines divide this machine's cores."""
+    _refuse_what_is_not_there(settings)
+    threads = settings.threads
+    if threads is None and share > 1:
+        threads = max(1, len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)) // share)
+    return EngineConfig(
+        model_path=path,
+        model_name=name,
+        kernels=settings.kernels,  # type: ignore[arg-type]  # EngineConfig checks the value
+        num_threads=threads,
+        max_batch_size=settings.max_batch_size,
+        max_batch_tokens=settings.max_batch_tokens,
+        max_queue=settings.max_queue,
+        max_seq_len=settings.max_seq_len,
+        kv_memory_bytes=parse_bytes(settings.kv_memory, param="kv_memory"),
+        memdebug=settings.memdebug,
+        seed=settings.seed,
+    )
+
+
+def start_engine(config: EngineConfig, workers: int, report: Callable[[str], None] = note) -> EngineClient:
+    """An engine in a thread (`workers` 0) or in a process of its own (1)."""
+    return LocalEngine(config, report=report) if workers == 0 else WorkerEngine(config, report=report)
+
+
+def build_service(settings: ServeSettings, *, report: Callable[[str], None] = note) -> Service:
+    """Loads every model and opens the port. Whatever was started is closed again when a later part fails."""
+    paths = [(served_name(name), find_model(name)) for name in settings.models] or [
+        (DEFAULT_MODEL, find_model(None))
+    ]
+    names = [name for name, _ in paths]
+    if len(set(names)) != len(names):
+        raise InvalidInputError(f"Two models would be served under one name: {', '.join(names)}.")
+    engines: list[EngineClient] = []
+    try:
+        models = []
+        for name, path in paths:
+            engine = _guarded_engine(engine_config(settings, path, name, share=len(paths)), settings, report)
+            engines.append(engine)
+            models.append(ServedModel(name=name, engine=engine, text=load_text_model(path), created=int(time.time())))
+        gate = AdmissionGate(_reliability(settings), engines_ready=lambda: _engines_ready(engines))
+        server = Server(
+            models,
+            config=ServerConfig(
+                host=settings.host, port=settings.port, api_keys=(settings.api_key,) if settings.api_key else (),
+                metrics_prefix=settings.metrics_prefix,
+            ),
+            gate=gate,
+        )
+        return Service(server, gate, engines)
+    except BaseException:
+        for engine in engines:
+            engine.close()
+        raise
+
+
+def _guarded_engine(config: EngineConfig, settings: ServeSettings, report: Callable[[str], None]) -> EngineClient:
+    reliability = _reliability(settings)
+    supervised = SupervisedEngine(
+        lambda: start_engine(config, settings.workers, report),
+        backoff_s=reliability.restart_backoff_s,
+        max_backoff_s=reliability.max_restart_backoff_s,
+    )
+    return GuardedEngine(supervised, CircuitBreaker(reliability.breaker_threshold, reliability.breaker_recovery_s))
+
+
+def _reliability(settings: ServeSettings) -> ReliabilityConfig:
+    return ReliabilityConfig(
+        max_in_flight=settings.max_batch_size + settings.max_queue,
+        rate_limit_per_s=settings.rate_limit,
+        deadline_s=settings.deadline_s,
+        grace_s=settings.grace_s,
+    )
+
+
+def _engines_ready(engines: list[EngineClient]) -> tuple[bool, str]:
+    dead = [engine.info.model_name for engine in engines if not engine.is_alive]
+    return (False, f"the engine of {', '.join(dead)} is not available") if dead else (True, "ready")
+
+
+def _refuse_what_is_not_there(settings: ServeSettings) -> None:
+    if settings.device == "cuda":
+        raise EnvironmentLacksError("There is no CUDA executor yet; run on the CPU with --device cpu.")
+    if settings.device not in ("auto", "cpu"):
+        raise InvalidInputError(f"device is {settings.device!r}; choose auto, cpu or cuda.", param="device")
+    if settings.workers not in (0, 1):
+        raise InvalidInputError(
+            f"workers is {settings.workers}; for now a model has one worker process (1) or runs in the server's own (0).",
+            param="workers",
+        )
+
+
+def set_up_logging(level: str) -> None:
+    """Plain lines on standard error."""
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise InvalidInputError(f"log_level is {level!r}; choose debug, info, warning or error.", param="log_level")
+    logging.basicConfig(stream=sys.stderr, level=number, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

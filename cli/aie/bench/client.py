@@ -1,0 +1,217 @@
+"""One streaming request on the wire, timed: HTTP/1.1 and server-sent events by hand over asyncio streams.
+
+Written here rather than taken from a library because the clock must sit as close to the socket as it can, and because
+the load generator is part of what is taught. Times are seconds on `time.perf_counter`.
+"""
+
+import asyncio
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from aie_engine import InvalidInputError
+
+__all__ = ["Endpoint", "Outcome", "get_text", "send_streaming"]
+
+_MAX_HEADER_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where requests go."""
+
+    host: str
+    port: int
+    base_path: str  # "" or such as "/api"
+    tls: bool
+    api_key: str | None = None
+
+    @classmethod
+    def parse(cls, url: str, api_key: str | None = None) -> "Endpoint":
+        """From `http://host:port[/base]`, with or without a trailing `/v1`."""
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
+            raise InvalidInputError(f"--url is {url!r}; give something like http://127.0.0.1:8000.", param="url")
+        tls = parts.scheme == "https"
+        path = parts.path.rstrip("/").removesuffix("/v1")
+        return cls(parts.hostname, port or (443 if tls else 80), path, tls, api_key)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of one request. `error` is None when it was answered in full."""
+
+    sent_s: float = 0.0
+    first_token_s: float | None = None  # first event with text
+    last_token_s: float | None = None
+    end_s: float = 0.0
+    num_prompt_tokens: int = 0  # as the server counts them
+    num_output_tokens: int = 0
+    status: int = 0
+    error: str | None = None
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Time to first token."""
+        return None if self.first_token_s is None else self.first_token_s - self.sent_s
+
+    @property
+    def e2e_s(self) -> float:
+        """From the first byte sent to the last byte read."""
+        return self.end_s - self.sent_s
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Mean time per output token after the first; undefined for a single token."""
+        if self.first_token_s is None or self.last_token_s is None or self.num_output_tokens < 2:
+            return None
+        return (self.last_token_s - self.first_token_s) / (self.num_output_tokens - 1)
+
+
+async def send_streaming(endpoint: Endpoint, path: str, body: dict[str, object], *, timeout_s: float) -> Outcome:
+    """Sends `body` and reads the stream to its end. Never raises for what a server does: it goes into `error`."""
+    outcome = Outcome(sent_s=time.perf_counter())
+    try:
+        async with asyncio.timeout(timeout_s):
+            await _exchange(endpoint, path, json.dumps(body).encode(), outcome)
+    except TimeoutError:
+        outcome.error = f"no complete answer within {timeout_s:g} s"
+    except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
+        outcome.error = _describe(error)
+    outcome.end_s = time.perf_counter()
+    if outcome.error is None and outcome.first_token_s is None:
+        outcome.error = "the answer had no text"
+    return outcome
+
+
+async def get_text(endpoint: Endpoint, path: str, *, timeout_s: float = 5.0) -> tuple[int, str]:
+    """Status and body of a GET. Raises OSError, TimeoutError or ValueError when there is no HTTP answer."""
+    async with asyncio.timeout(timeout_s):
+        reader, writer = await _connect(endpoint)
+        try:
+            writer.write(_head(endpoint, "GET", path, None))
+            status, headers = await _read_head(reader)
+            chunks = [chunk async for chunk in _body(reader, headers)]
+            return status, b"".join(chunks).decode("utf-8", "replace")
+        finally:
+            writer.close()
+
+
+async def _exchange(endpoint: Endpoint, path: str, body: bytes, outcome: Outcome) -> None:
+    reader, writer = await _connect(endpoint)
+    try:
+        writer.write(_head(endpoint, "POST", path, len(body)) + body)
+        outcome.status, headers = await _read_head(reader)
+        if outcome.status != 200:
+            text = b"".join([chunk async for chunk in _body(reader, headers)])
+            outcome.error = f"HTTP {outcome.status}: {_error_message(text)}"
+            return
+        done = False
+        async for event in _events(_body(reader, headers)):
+            if event == b"[DONE]":
+                done = True
+                continue
+            _take_event(json.loads(event), outcome)
+        if not done and outcome.error is None:
+            outcome.error = "the stream was cut off"
+    finally:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+def _take_event(event: object, outcome: Outcome) -> None:
+    if not isinstance(event, dict):
+        raise ValueError("an event that is no JSON object")
+    if "error" in event:
+        outcome.error = f"error event: {_error_message(json.dumps(event).encode())}"
+        return
+    usage = event.get("usage")
+    if isinstance(usage, dict):
+        outcome.num_prompt_tokens = int(usage.get("prompt_tokens") or 0)
+        outcome.num_output_tokens = int(usage.get("completion_tokens") or 0)
+    choices = event.get("choices") or []
+    if choices and (choices[0].get("text") or (choices[0].get("delta") or {}).get("content")):
+        now = time.perf_counter()
+        outcome.first_token_s = outcome.first_token_s or now
+        outcome.last_token_s = now
+
+
+async def _connect(endpoint: Endpoint) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    context = ssl.create_default_context() if endpoint.tls else None
+    return await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context, limit=1 << 20)
+
+
+def _head(endpoint: Endpoint, method: str, path: str, length: int | None) -> bytes:
+    lines = [f"{method} {endpoint.base_path}{path} HTTP/1.1", f"Host: {endpoint.host}:{endpoint.port}",
+             "User-Agent: aie-bench", "Accept: text/event-stream, */*", "Connection: close"]  # fmt: skip
+    if endpoint.api_key:
+        lines.append(f"Authorization: Bearer {endpoint.api_key}")
+    if length is not None:
+        lines += ["Content-Type: application/json", f"Content-Length: {length}"]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
+    head = await reader.readuntil(b"\r\n\r\n")
+    if len(head) > _MAX_HEADER_BYTES:
+        raise ValueError("response headers are too long")
+    first, *rest = head.decode("latin-1").split("\r\n")
+    parts = first.split(" ", 2)
+    if len(parts) < 2 or not parts[0].startswith("HTTP/1.") or not parts[1].isdigit():
+        raise ValueError("the answer is not HTTP/1.1")
+    headers = {}
+    for line in rest:
+        name, colon, value = line.partition(":")
+        if colon:
+            headers[name.strip().lower()] = value.strip()
+    return int(parts[1]), headers
+
+
+async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> AsyncIterator[bytes]:
+    """The body in the pieces in which it arrives."""
+    if "chunked" in headers.get("transfer-encoding", "").lower():
+        while size := int((await reader.readline()).split(b";")[0].strip() or b"x", 16):
+            yield (await reader.readexactly(size + 2))[:-2]
+    elif "content-length" in headers:
+        yield await reader.readexactly(int(headers["content-length"]))
+    else:
+        while piece := await reader.read(1 << 16):
+            yield piece
+
+
+async def _events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The `data:` payloads of an event stream."""
+    buffer = b""
+    async for piece in pieces:
+        buffer += piece.replace(b"\r\n", b"\n")
+        while (end := buffer.find(b"\n\n")) >= 0:
+            event, buffer = buffer[:end], buffer[end + 2 :]
+            data = b"\n".join(line[5:].lstrip() for line in event.split(b"\n") if line.startswith(b"data:"))
+            if data:
+                yield data
+
+
+def _error_message(body: bytes) -> str:
+    """The message inside OpenAI's error object, or the beginning of whatever came."""
+    try:
+        error = json.loads(body)["error"]
+        return str(error["message"] if isinstance(error, dict) else error)[:200]
+    except (ValueError, KeyError, TypeError):
+        return body[:200].decode("utf-8", "replace")
+
+
+def _describe(error: BaseException) -> str:
+    if isinstance(error, asyncio.IncompleteReadError):
+        return "the connection was closed in mid-answer"
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return f"garbled answer ({error})"

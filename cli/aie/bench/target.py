@@ -1,0 +1,115 @@
+"""The server under test: one that runs already, or one started here on a free port and stopped afterwards."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from aie.bench.client import Endpoint, get_text
+from aie.console import note
+from aie_engine import EnvironmentLacksError, InvalidInputError
+
+__all__ = ["Target", "own_server", "reach"]
+
+_START_TIMEOUT_S = 180.0
+
+
+class Target:
+    """Where to send, which model to name, and how to read the server's memory."""
+
+    def __init__(self, endpoint: Endpoint, model: str, pid: int | None) -> None:
+        self.endpoint = endpoint
+        self.model = model
+        self._process = None if pid is None else psutil.Process(pid)
+
+    def rss_bytes(self) -> int | None:
+        """Resident memory of all the server's processes; None for a server that was not started here."""
+        if self._process is None:
+            return None
+        total = 0
+        with contextlib.suppress(psutil.Error):
+            for process in [self._process, *self._process.children(recursive=True)]:
+                with contextlib.suppress(psutil.Error):
+                    total += process.memory_info().rss
+        return total or None
+
+
+def reach(url: str, model: str | None, api_key: str | None, pid: int | None = None) -> Target:
+    """Asks the server for its models, so that an unreachable URL is one sentence before anything is measured."""
+    endpoint = Endpoint.parse(url, api_key)
+    try:
+        status, text = asyncio.run(get_text(endpoint, "/v1/models"))
+    except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise EnvironmentLacksError(f"No server answers at {url}: {reason}. Start one with `aie serve`.") from None
+    if status != 200:
+        raise InvalidInputError(f"{url}/v1/models answers with status {status}; is it an OpenAI-compatible server?")
+    try:
+        names = [str(entry["id"]) for entry in json.loads(text)["data"]]
+    except (ValueError, KeyError, TypeError):
+        raise InvalidInputError(f"{url}/v1/models does not answer as an OpenAI-compatible server does.") from None
+    if model is None and not names:
+        raise InvalidInputError(f"The server at {url} lists no model; name one with --model.")
+    return Target(endpoint, model or names[0], pid)
+
+
+@contextlib.contextmanager
+def own_server(arguments: list[str]) -> Iterator[tuple[str, int]]:
+    """Runs `aie serve` with `arguments` on a free loopback port; gives (URL, process id) and stops it at the end."""
+    port = _free_port()
+    command = [sys.executable, "-m", "aie", "serve", *arguments, "--host", "127.0.0.1", "--port", str(port)]
+    with tempfile.TemporaryDirectory(prefix="aie-bench-") as folder:
+        log = Path(folder) / "server.log"
+        with log.open("wb") as sink:
+            # Its own session: a Ctrl-C at the terminal reaches only us, and we stop the server in good order.
+            server = subprocess.Popen(command, stdout=sink, stderr=sink, stdin=subprocess.DEVNULL, start_new_session=True)
+        try:
+            _wait_until_ready(server, port, log)
+            yield f"http://127.0.0.1:{port}", server.pid
+        finally:
+            _stop(server)
+
+
+def _wait_until_ready(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    note("Starting a server for the test …")
+    endpoint = Endpoint("127.0.0.1", port, "", False)
+    end_s = time.monotonic() + _START_TIMEOUT_S
+    while time.monotonic() < end_s:
+        if server.poll() is not None:
+            last = (log.read_text(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
+            raise EnvironmentLacksError(f"The server ended while starting (exit code {server.returncode}): {last}")
+        with contextlib.suppress(OSError, TimeoutError, ValueError, asyncio.IncompleteReadError):
+            if asyncio.run(get_text(endpoint, "/health"))[0] == 200:
+                return
+        time.sleep(0.1)
+    raise EnvironmentLacksError(f"The server was not ready within {_START_TIMEOUT_S:g} s.")
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    if server.poll() is not None:
+        return
+    server.send_signal(signal.SIGTERM)
+    try:
+        server.wait(15)
+    except subprocess.TimeoutExpired:
+        if hasattr(os, "killpg"):
+            os.killpg(server.pid, signal.SIGKILL)  # the session that was started above, nothing else
+        else:
+            server.kill()
+        server.wait(5)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

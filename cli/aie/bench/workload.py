@@ -1,0 +1,52 @@
+"""What a load test sends: seeded pseudo-English prompts of drawn lengths, so that two runs send the same bytes."""
+
+import random
+from dataclasses import dataclass
+
+from aie_engine import InvalidInputError
+
+__all__ = ["PlannedRequest", "parse_lengths", "plan_requests"]
+
+# Common words, so that a word is about one token for any English tokenizer.
+_WORDS = (
+    "time year people way day man thing woman life child world school state family student group country problem hand "
+    "part place case week company system program question work government number night point home water room mother "
+    "area money story fact month lot right study book eye job word business issue side kind head house service friend "
+    "father power hour game line end member law car city community name president team minute idea body information "
+    "back parent face others level office door health person art war history party result change morning reason "
+    "research girl guy moment air teacher force education and or but with from into over under after before while"
+).split()
+_WORDS_PER_TOKEN = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRequest:
+    """One request, decided before the clock starts."""
+
+    prompt: str
+    max_tokens: int
+
+
+def parse_lengths(text: str, *, param: str) -> tuple[int, int]:
+    """`128` → (128, 128); `64-192` → (64, 192), drawn uniformly. Raises `InvalidInputError`."""
+    low, _, high = text.partition("-")
+    try:
+        bounds = int(low), int(high or low)
+    except ValueError:
+        raise InvalidInputError(f"--{param} is {text!r}; give a number (128) or a range (64-192).", param=param) from None
+    if not 1 <= bounds[0] <= bounds[1] <= 1_000_000:
+        raise InvalidInputError(f"--{param} is {text!r}; give positive lengths, the smaller first.", param=param)
+    return bounds
+
+
+def plan_requests(
+    count: int, *, input_tokens: tuple[int, int], output_tokens: tuple[int, int], seed: int
+) -> list[PlannedRequest]:
+    """`count` different prompts. Input lengths are aimed at, in words; the server's own count is what is reported."""
+    draw = random.Random(seed)
+    requests = []
+    for _ in range(count):
+        num_words = max(1, round(draw.randint(*input_tokens) * _WORDS_PER_TOKEN))
+        prompt = " ".join(draw.choices(_WORDS, k=num_words))
+        requests.append(PlannedRequest(prompt, draw.randint(*output_tokens)))
+    return requests

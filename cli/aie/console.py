@@ -1,0 +1,61 @@
+"""What a person sees: progress on a terminal, plain lines elsewhere, tables that also go to a JSON file."""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aie_engine import EnvironmentLacksError
+
+if TYPE_CHECKING:
+    from aie_loader import PullProgress
+
+__all__ = ["format_bytes", "note", "pull_progress", "write_json"]
+
+
+def note(text: str) -> None:
+    """A line for the person, on standard error so that standard output stays the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def format_bytes(count: float) -> str:
+    """1536 → `1.5 KiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024 or unit == "GiB":
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError(count)
+
+
+def write_json(path: Path, document: object) -> None:
+    """Writes beside the target and renames, so that a reader never sees half a file."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+            json.dump(document, file, indent=2)
+            file.write("\n")
+        os.replace(file.name, path)
+    except OSError as error:
+        raise EnvironmentLacksError(f"{path} cannot be written: {error.strerror}. Choose another --json PATH.") from None
+
+
+def pull_progress(alias: str) -> "Callable[[PullProgress], None]":
+    """A progress report for `pull`: a line that rewrites itself on a terminal, one line per phase elsewhere."""
+    live = sys.stderr.isatty()
+    last_phase = ""
+
+    def report(progress: "PullProgress") -> None:
+        nonlocal last_phase
+        share = 100 * progress.done_bytes / progress.total_bytes if progress.total_bytes else 100
+        text = f"{alias}: {progress.phase} {format_bytes(progress.done_bytes)} of {format_bytes(progress.total_bytes)} ({share:.0f} %)"
+        if live:
+            end = "\n" if progress.phase == "done" else ""
+            print(f"\r\x1b[K{text}", end=end, file=sys.stderr, flush=True)
+        elif progress.phase != last_phase:
+            note(text)
+        last_phase = progress.phase
+
+    return report

@@ -1,0 +1,105 @@
+"""`aie doctor`: is everything here that serving needs, and if not, what to do about it."""
+
+import os
+import platform
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from aie.console import format_bytes, write_json
+from aie_engine import AieError
+
+__all__ = ["Finding", "doctor", "register"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. `level`: ok, note (works, could be better) or bad (serving will fail)."""
+
+    what: str
+    level: str
+    text: str
+
+
+def doctor(
+    port: Annotated[int, typer.Option(help="Port to look at.")] = 8000,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Also write the findings to this file.")] = None,
+) -> None:
+    """Look at the machine, the kernels, the models and the port, and say what to change. Exit code 3 if serving would fail."""
+    checks: list[Callable[[], list[Finding]]] = [_python, _machine, _kernels, _models, lambda: _port(port), _cuda]
+    findings = [finding for check in checks for finding in check()]
+    for finding in findings:
+        mark = {"ok": "ok  ", "note": "note", "bad": "BAD "}[finding.level]
+        print(f"{mark} {finding.what}: {finding.text}")
+    if json_path is not None:
+        write_json(json_path, [{"what": f.what, "level": f.level, "text": f.text} for f in findings])
+    if any(finding.level == "bad" for finding in findings):
+        raise typer.Exit(3)
+
+
+def _python() -> list[Finding]:
+    from aie.version import versions
+
+    text = f"{platform.python_version()} with " + ", ".join(f"{k} {v}" for k, v in versions().items())
+    fits = (3, 11) <= sys.version_info[:2] <= (3, 13)
+    return [Finding("python", "ok" if fits else "note", text if fits else f"{text}; tested are 3.11 to 3.13")]
+
+
+def _machine() -> list[Finding]:
+    import psutil
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = psutil.virtual_memory()
+    need = 1.3e9  # the default model with its whole KV cache in use, all processes together
+    level = "ok" if memory.available >= need else "note"
+    text = f"{cores} cores for this process, {format_bytes(memory.available)} of {format_bytes(memory.total)} memory free"
+    remedy = "" if level == "ok" else "; the default settings may use 1.2 GiB, so give --kv-memory 256MiB"
+    return [Finding("machine", level, text + remedy)]
+
+
+def _kernels() -> list[Finding]:
+    from aie_tensor import native
+
+    lines: list[str] = []
+    try:
+        library = native.load(report=lines.append)
+    except AieError as error:
+        return [Finding("kernels", "note", f"{error} Until then everything runs on NumPy, correctly and several times slower.")]
+    return [Finding("kernels", "ok", library.description)]
+
+
+def _models() -> list[Finding]:
+    from aie_loader import list_models
+
+    findings = []
+    for entry in list_models():
+        if entry.present:
+            findings.append(Finding(f"model {entry.alias}", "ok", f"{entry.path} ({format_bytes(entry.num_bytes)})"))
+        else:
+            findings.append(Finding(f"model {entry.alias}", "note", f"not here; `aie pull {entry.alias}` gets it"))
+    return findings
+
+
+def _port(port: int) -> list[Finding]:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            return [Finding(f"port {port}", "note", f"{reason}; stop what uses it, or serve with --port N")]
+    return [Finding(f"port {port}", "ok", "free")]
+
+
+def _cuda() -> list[Finding]:
+    return [Finding("cuda", "note", "there is no CUDA executor yet; everything runs on the CPU")]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("doctor")(doctor)

@@ -1,0 +1,131 @@
+"""Where a setting comes from: defaults, then a TOML file, then `AIE_*` variables, then flags. Later ones win.
+
+Nothing below the command line reads files or the environment for its settings; it all passes through here, and every
+value remembers its origin so that `aie config` can say who set it.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+
+from aie_engine import InvalidInputError
+
+__all__ = ["ServeSettings", "load_settings", "parse_bytes"]
+
+_UNITS = {"": 1, "b": 1, "k": 1 << 10, "kib": 1 << 10, "kb": 1000, "m": 1 << 20, "mib": 1 << 20, "mb": 1000**2,
+          "g": 1 << 30, "gib": 1 << 30, "gb": 1000**3}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """All that `aie serve` can be told. Sizes in bytes unless the name says otherwise."""
+
+    models: tuple[str, ...] = ()  # aliases, files or folders; none: the default model
+    host: str = "127.0.0.1"
+    port: int = 8000
+    device: str = "auto"  # auto | cpu | cuda
+    threads: int | None = None  # compute threads per engine; none: all cores this process may use
+    workers: int = 1  # 0: engine in a thread of the server process
+    kernels: str = "auto"  # auto | native | numpy
+    max_batch_size: int = 64  # requests in one step
+    max_batch_tokens: int = 512  # tokens in one step, prefill and decode together
+    max_queue: int = 256  # requests waiting before 503
+    max_seq_len: int | None = None  # prompt and answer together; none: what model and KV memory allow
+    kv_memory: str = "768MiB"  # for the KV cache of each model
+    api_key: str | None = None
+    rate_limit: float | None = None  # requests per second and client
+    deadline_s: float = 300.0  # a request older than this ends with 504
+    grace_s: float = 30.0  # after SIGTERM
+    metrics_prefix: str = "aie_"
+    memdebug: bool = False
+    log_level: str = "info"
+    seed: int = 0
+    origins: Mapping[str, str] = field(default_factory=dict)  # setting → where its value came from
+
+
+def parse_bytes(text: str, *, param: str) -> int:
+    """`768MiB`, `1.5g`, `4096` → bytes. Raises `InvalidInputError` naming `param`."""
+    digits = text.strip().lower().rstrip("abcdefghijklmnopqrstuvwxyz").strip()
+    unit = text.strip().lower()[len(digits) :].strip()
+    try:
+        value = float(digits) * _UNITS[unit]
+    except (ValueError, KeyError):
+        raise InvalidInputError(f"{param} is {text!r}; give a size such as 512MiB or 2GiB.", param=param) from None
+    if not 0 < value < 1 << 50:
+        raise InvalidInputError(f"{param} is {text!r}; give a positive size below 1024TiB.", param=param)
+    return int(value)
+
+
+def load_settings(
+    flags: Mapping[str, object], *, config_file: Path | None = None, environ: Mapping[str, str] = os.environ
+) -> ServeSettings:
+    """Merges the four layers. `flags` holds only what the user typed (values of None are left out)."""
+    values: dict[str, object] = {}
+    origins: dict[str, str] = {}
+    layers = [
+        (_from_file(config_file), str(config_file)),
+        (_from_environment(environ), "environment"),
+        ({key: value for key, value in flags.items() if value is not None}, "flag"),
+    ]
+    for layer, origin in layers:
+        for key, value in layer.items():
+            values[key] = value
+            origins[key] = f"AIE_{key.upper()}" if origin == "environment" else origin
+    return replace(ServeSettings(), **values, origins=origins)  # type: ignore[arg-type]  # checked field by field
+
+
+def _kinds() -> dict[str, str]:
+    return {f.name: str(f.type) for f in fields(ServeSettings) if f.name != "origins"}
+
+
+def _from_file(path: Path | None) -> dict[str, object]:
+    if path is None:
+        return {}
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidInputError(f"The configuration file {path} cannot be read: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInputError(f"The configuration file {path} is not valid TOML: {error}.") from None
+    return {key.replace("-", "_"): _coerce(key.replace("-", "_"), value, str(path)) for key, value in table.items()}
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, object]:
+    values: dict[str, object] = {}
+    for key in _kinds():
+        text = environ.get(f"AIE_{key.upper()}")
+        if text:
+            values[key] = _coerce(key, text, f"AIE_{key.upper()}")
+    return values
+
+
+def _coerce(key: str, value: object, origin: str) -> object:
+    """Checks a value of the file or the environment against the type of its field."""
+    kind = _kinds().get(key)
+    if kind is None:
+        raise InvalidInputError(f"{origin} sets {key!r}, which is no setting; known are {', '.join(_kinds())}.", param=key)
+    try:
+        if "tuple" in kind:
+            return tuple(value.split(",")) if isinstance(value, str) else tuple(str(item) for item in value)  # type: ignore[attr-defined]
+        if "bool" in kind:
+            return _as_bool(value)
+        if "int" in kind and not isinstance(value, bool | float):
+            return int(value)  # type: ignore[call-overload]
+        if "float" in kind and not isinstance(value, bool):
+            return float(value)  # type: ignore[arg-type]
+        if "str" in kind and isinstance(value, str):
+            return value
+    except (TypeError, ValueError):
+        pass
+    raise InvalidInputError(f"{origin} gives {key} the value {value!r}, which is not of type {kind}.", param=key)
+
+
+def _as_bool(value: object) -> bool:
+    text = str(value).lower()
+    if text in ("1", "true", "yes", "on"):
+        return True
+    if text in ("0", "false", "no", "off", ""):
+        return False
+    raise ValueError(text)
