@@ -1,1 +1,32 @@
-"""Stage 06."""
+"""Stage 6: a server that stays up. Guards before the engine, a supervisor behind it, and an orderly end.
+
+Reading order, downward: errors → config → rate_limit → breaker → gate (the door: draining, rate, room) → guarded (the
+breaker around the engine) → supervisor (restart) → drain (SIGTERM). It may import stages 4 and 5 and nothing below.
+"""
+
+from aie_reliability.breaker import BreakerState, CircuitBreaker, Permit
+from aie_reliability.config import ReliabilityConfig
+from aie_reliability.drain import Drain
+from aie_reliability.errors import CircuitOpenError, DrainingError, OverloadedError, RateLimitedError, RefusedError
+from aie_reliability.gate import AdmissionGate
+from aie_reliability.guarded import GuardedEngine
+from aie_reliability.rate_limit import RateLimiter, TokenBucket
+from aie_reliability.supervisor import SupervisedEngine
+
+__all__ = [
+    "AdmissionGate",
+    "BreakerState",
+    "CircuitBreaker",
+    "CircuitOpenError",
+    "Drain",
+    "DrainingError",
+    "GuardedEngine",
+    "OverloadedError",
+    "Permit",
+    "RateLimitedError",
+    "RateLimiter",
+    "RefusedError",
+    "ReliabilityConfig",
+    "SupervisedEngine",
+    "TokenBucket",
+]

@@ -1,0 +1,68 @@
+"""SIGTERM means: finish what was begun, take nothing new, then go. A second one means: go now.
+
+Order: readiness turns false (so that a load balancer looks elsewhere), new requests get 503, requests in flight go on
+until they end or the grace time is over, then the process exits 0. SIGINT (Ctrl-C) is treated alike.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+
+__all__ = ["Drain"]
+
+_POLL_S = 0.05
+
+
+class Drain:
+    """Waits for the signal in the main thread; everything else runs in threads of its own.
+
+    `begin` is called once when draining begins, `in_flight` gives the number of requests that still run.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[], None],
+        in_flight: Callable[[], int],
+        *,
+        grace_s: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+        exit_now: Callable[[int], object] = os._exit,
+    ) -> None:
+        self._begin = begin
+        self._in_flight = in_flight
+        self._grace_s = grace_s
+        self._clock = clock
+        self._pause = pause
+        self._exit_now = exit_now
+        self._asked = threading.Event()
+        self._num_signals = 0
+
+    def install(self) -> None:
+        """Takes over SIGTERM and SIGINT. Call from the main thread."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self.on_signal)
+
+    def on_signal(self, number: int, _frame: FrameType | None = None) -> None:
+        """First: begin to drain. Second: leave at once; workers end themselves when their pipe closes."""
+        self._num_signals += 1
+        if self._num_signals > 1:
+            self._exit_now(128 + number)
+        self._asked.set()
+
+    def wait(self) -> None:
+        """Blocks until a signal asks for the end."""
+        # A bounded wait in a loop: an unbounded one would keep Python from running signal handlers on some platforms.
+        while not self._asked.wait(0.5):
+            pass
+
+    def run(self) -> int:
+        """Drains and returns how many requests were still open when the grace time was over (0: a clean end)."""
+        self._begin()
+        end_s = self._clock() + self._grace_s
+        while self._in_flight() > 0 and self._clock() < end_s:
+            self._pause(_POLL_S)
+        return self._in_flight()
