@@ -42,6 +42,7 @@ from aie_tensor.memory import (
 from aie_tensor.paths import cache_dir
 from aie_tensor.quant import Matrix, quantize
 from aie_tensor.stacks import Frame
+from aie_tensor.tensor import Tensor
 
 __all__ = [
     "AieError",
@@ -63,8 +64,10 @@ __all__ = [
     "OutOfMemoryError",
     "PoolStats",
     "Snapshot",
+    "Tensor",
     "UseAfterFreeError",
     "cache_dir",
+    "native",
     "ops",
     "quantize",
 ]

@@ -66,10 +66,10 @@ class MemoryMisuseError(AieError):
     """A reference count was broken. `allocated_at` and `freed_at` are call stacks, empty when the ledger was off."""
 
     code = "memory_misuse"
+    freed_title: ClassVar[str] = "first freed at"
 
     def __init__(self, message: str, *, allocated_at: tuple[Frame, ...] = (), freed_at: tuple[Frame, ...] = ()) -> None:
-        stacks = [*_describe("allocated at", allocated_at), *_describe("first freed at", freed_at)]
-        super().__init__("\n".join([message, *stacks]))
+        super().__init__("\n".join([message, *_describe({"allocated at": allocated_at, self.freed_title: freed_at})]))
         self.allocated_at = allocated_at
         self.freed_at = freed_at
 
@@ -90,6 +90,7 @@ class ForeignFreeError(MemoryMisuseError):
     """An allocation was handed to a pool that did not make it."""
 
     code = "foreign_free"
+    freed_title = "handed over at"
 
 
 class OutOfMemoryError(AieError):
@@ -99,8 +100,11 @@ class OutOfMemoryError(AieError):
     code = "out_of_memory"
 
 
-def _describe(title: str, frames: tuple[Frame, ...]) -> list[str]:
-    """A heading and one line per frame, innermost first; one line that says how to see them when there are none."""
-    if not frames:
-        return [f"  {title}: unknown, since the ledger was off (MemoryPool(ledger=Ledger(enabled=True)) records it)"]
-    return [f"  {title}:", *(f"    {frame}" for frame in frames)]
+def _describe(stacks: dict[str, tuple[Frame, ...]]) -> list[str]:
+    """Each stack under its title, one line per frame, innermost first; one line that says how to see them if unknown."""
+    if not any(stacks.values()):
+        return ["  call stacks unknown, since the ledger was off: MemoryPool(ledger=Ledger(enabled=True)) records them"]
+    lines = []
+    for title, frames in stacks.items():
+        lines += [f"  {title}:", *(f"    {frame}" for frame in frames)]
+    return lines

@@ -1,4 +1,4 @@
-"""Memory: the naive pool to read first, the pool with size classes and reference counts, the ledger that finds leaks."""
+"""Memory: the naive pool to read first, the pool with size classes and reference counts, the leak ledger."""
 
 from aie_tensor.memory.allocation import Allocation
 from aie_tensor.memory.ledger import LeakGroup, Ledger, LedgerEntry, Snapshot

@@ -8,7 +8,7 @@ Off (the default in production) every call costs one branch. On, it costs a walk
 dictionary entry; text is made only in reports.
 """
 
-import threading
+import itertools
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class LeakGroup:
 class Snapshot:
     """A moment to compare with: `report(baseline)` leaves out what was recorded before it."""
 
-    sequence: int  # records made so far
+    sequence: int  # records made later have a higher number
     num_outstanding: int
     outstanding_bytes: int
 
@@ -58,33 +58,32 @@ class _Record:
 
 
 class Ledger:
-    """Records what is held under a key. Safe for threads. `enabled` may be switched while running: what was recorded
-    stays, and `forget` of a key that was never recorded does nothing."""
+    """Records what is held under a key. `enabled` may be switched while running: what was recorded stays, and `forget`
+    of a key that was never recorded does nothing.
+
+    Safe for threads without a lock, since it is called with other locks held and from finalizers: each method makes
+    one atomic change to a dictionary, and reports read a copy.
+    """
 
     def __init__(self, enabled: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self.enabled = enabled
         self._clock = clock
         self._stacks = StackTable()
         self._records: dict[Hashable, _Record] = {}
-        self._sequence = 0
-        # Re-entrant: a garbage collection inside a locked section may run a finalizer that forgets a key.
-        self._lock = threading.RLock()
+        self._sequence = itertools.count(1)
 
     def record(self, key: Hashable, nbytes: int, owner: str) -> RawStack | None:
         """Note that `key` is held now; the same key again replaces the record. Returns the stack, None when off."""
         if not self.enabled:
             return None
         stack = self._stacks.capture()
-        with self._lock:
-            self._sequence += 1
-            self._records[key] = _Record(self._sequence, owner, nbytes, self._clock(), stack)
+        self._records[key] = _Record(next(self._sequence), owner, nbytes, self._clock(), stack)
         return stack
 
     def forget(self, key: Hashable) -> None:
         """Note that `key` is no longer held."""
         if self._records:  # empty when the ledger was never on: still one branch
-            with self._lock:
-                self._records.pop(key, None)
+            self._records.pop(key, None)
 
     def capture(self) -> RawStack | None:
         """The current call stack, or None when off."""
@@ -92,8 +91,9 @@ class Ledger:
 
     def snapshot(self) -> Snapshot:
         """The moment, for a later `report(baseline=…)`. Take it after warm-up: caches fill once and are no leaks."""
-        with self._lock:
-            return Snapshot(self._sequence, len(self._records), sum(r.nbytes for r in self._records.values()))
+        sequence = next(self._sequence)
+        held = self._records.copy()
+        return Snapshot(sequence, len(held), sum(record.nbytes for record in held.values()))
 
     def outstanding(self) -> list[LedgerEntry]:
         """Everything held now, oldest first."""
@@ -114,6 +114,5 @@ class Ledger:
 
     def _held_since(self, sequence: int) -> list[_Record]:
         """Records newer than `sequence`, oldest first."""
-        with self._lock:
-            held = [record for record in self._records.values() if record.sequence > sequence]
+        held = [record for record in self._records.copy().values() if record.sequence > sequence]
         return sorted(held, key=lambda record: record.sequence)
