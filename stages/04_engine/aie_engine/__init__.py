@@ -12,12 +12,13 @@ Layout, each line built on those above it:
 """
 
 from aie_engine.config import EngineConfig
-from aie_engine.errors import EngineDeadError, EngineFaultError, RemoteError
+from aie_engine.errors import EngineDeadError, UnsupportedOpError
 from aie_engine.params import SamplingParams
 from aie_engine.protocol import EngineClient, EngineInfo
 from aie_engine.requests import ErrorInfo, FinishReason, GenerateRequest, TokenEvent, TokenLogprobs
 from aie_engine.stats import EngineStats
 from aie_engine.streams import TokenStream
+from aie_scheduler import QueueFullError, RequestTooLongError
 from aie_tensor import AieError, EnvironmentLacksError, InvalidInputError
 
 __all__ = [
@@ -25,7 +26,6 @@ __all__ = [
     "EngineClient",
     "EngineConfig",
     "EngineDeadError",
-    "EngineFaultError",
     "EngineInfo",
     "EngineStats",
     "EnvironmentLacksError",
@@ -33,9 +33,11 @@ __all__ = [
     "FinishReason",
     "GenerateRequest",
     "InvalidInputError",
-    "RemoteError",
+    "QueueFullError",
+    "RequestTooLongError",
     "SamplingParams",
     "TokenEvent",
     "TokenLogprobs",
     "TokenStream",
+    "UnsupportedOpError",
 ]

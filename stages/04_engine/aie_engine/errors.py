@@ -2,18 +2,18 @@
 
     AieError
     ├── EngineDeadError         503  exit 1   the worker is gone or gave up; another attempt later may work
-    ├── EngineFaultError        500  exit 1   a step failed; the request is lost, the engine goes on
-    ├── InvalidInputError
-    │   └── UnsupportedOpError  400  exit 2   the model's graph has an operator that these kernels do not know
-    └── RemoteError             (as sent)     an error of the worker process, rebuilt in the front process
+    └── InvalidInputError
+        └── UnsupportedOpError  400  exit 2   the model's graph has an operator that these kernels do not know
 
-and those of earlier stages that pass through: `QueueFullError` (503), `RequestTooLongError` (400), loader errors.
+and those of earlier stages that pass through: `QueueFullError` (503), `RequestTooLongError` (400), loader errors. An
+error raised in a worker process is rebuilt in the front process by `rebuild`. What goes wrong with a single request
+after it was accepted is never an exception but its last event.
 """
 
 from aie_engine.requests import ErrorInfo
-from aie_tensor import AieError, InvalidInputError
+from aie_tensor import AieError, EnvironmentLacksError, InvalidInputError
 
-__all__ = ["EngineDeadError", "EngineFaultError", "RemoteError", "UnsupportedOpError", "error_info"]
+__all__ = ["EngineDeadError", "UnsupportedOpError", "error_info", "rebuild"]
 
 
 class EngineDeadError(AieError):
@@ -27,12 +27,6 @@ class EngineDeadError(AieError):
         self.retry_after_s = retry_after_s
 
 
-class EngineFaultError(AieError):
-    """Computing a step failed: a kernel raised, or the logits of a request were not numbers."""
-
-    code = "engine_fault"
-
-
 class UnsupportedOpError(InvalidInputError):
     """An executor meets an operator that it cannot run."""
 
@@ -42,23 +36,15 @@ class UnsupportedOpError(InvalidInputError):
         super().__init__(f"The {kernels} kernels do not know operator {op!r} of the model's graph, needed at {name!r}.")
 
 
-class RemoteError(AieError):
-    """Carries status, exit code and code of an error raised in a worker process, on the instance."""
-
-    status: int  # type: ignore[misc]  # the one error whose kind is decided elsewhere
-    exit_code: int  # type: ignore[misc]
-    code: str  # type: ignore[misc]
-
-    def __init__(self, message: str, *, code: str, status: int, exit_code: int) -> None:
-        super().__init__(message)
-        self.code = code
-        self.status = status
-        self.exit_code = exit_code
+def error_info(error: AieError) -> ErrorInfo:
+    """`error` as it is told to the client of a request."""
+    return ErrorInfo(error.code, str(error), error.status, getattr(error, "retry_after_s", None))
 
 
-def error_info(error: BaseException) -> ErrorInfo:
-    """What a client may see of `error`: our own errors in full, anything else by its type alone."""
-    if isinstance(error, AieError):
-        retry_after_s = getattr(error, "retry_after_s", None)
-        return ErrorInfo(error.code, str(error), error.status, retry_after_s)
-    return ErrorInfo("engine_fault", f"The engine failed while computing this request ({type(error).__name__}).", 500)
+def rebuild(message: str, *, code: str, status: int, exit_code: int) -> AieError:
+    """An error of another process, told by its parts: the same message, numbers and branch of the tree, if not the same
+    leaf, whose constructor may want what did not travel."""
+    branches: dict[int, type[AieError]] = {2: InvalidInputError, 3: EnvironmentLacksError}
+    error = branches.get(exit_code, AieError)(message)
+    vars(error).update(code=code, status=status, exit_code=exit_code)
+    return error

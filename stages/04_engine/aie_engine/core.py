@@ -1,0 +1,267 @@
+"""The engine's step, free of threads, pipes and a clock of its own:
+
+    commands (add, cancel) → schedule → assemble → execute → sample → update → events
+
+Who calls `step` in which thread, and where the events go, is decided outside (`loop.py`), so every case, failures too,
+is tested by calling methods one after another.
+
+What can fail, and what fails with it: a request whose logits are not numbers fails alone. An exception in a step fails
+the requests of that step, since nobody knows what their part of the KV cache holds now; the engine goes on with the
+others. After `MAX_FAILED_STEPS` such steps in a row it is the engine that is broken: it declares itself dead.
+"""
+
+import logging
+import random
+import time
+from collections.abc import Callable, Collection, Iterable
+
+import msgspec
+import numpy as np
+
+from aie_engine.assembler import BatchAssembler
+from aie_engine.batch import Int32Array
+from aie_engine.errors import error_info
+from aie_engine.executors.protocol import Executor
+from aie_engine.params import SamplingParams
+from aie_engine.requests import ErrorInfo, FinishReason, GenerateRequest, TokenEvent, TokenLogprobs
+from aie_engine.sampling import SampleOutput, sample
+from aie_engine.stats import EngineStats
+from aie_scheduler import Request, ScheduledChunk, Scheduler, StepPlan
+from aie_tensor import AieError
+
+__all__ = ["MAX_FAILED_STEPS", "EngineCore"]
+
+MAX_FAILED_STEPS = 3
+
+_log = logging.getLogger("aie.engine")
+_NOT_NUMBERS = ErrorInfo("engine_fault", "The model's output for this request was not a number; the request was ended.")
+
+
+class _Generation:
+    """What the core knows of one open request: the token ids, which the scheduler never sees."""
+
+    __slots__ = ("max_tokens", "num_prompt", "num_tokens", "params", "request_id", "stop_ids", "tokens")
+
+    def __init__(self, request: GenerateRequest, params: SamplingParams, eos_token_ids: Iterable[int]) -> None:
+        self.request_id = request.request_id
+        self.params = params
+        self.num_prompt = self.num_tokens = len(request.prompt_ids)
+        self.max_tokens = self.num_prompt + params.max_tokens
+        self.tokens: Int32Array = np.empty(self.max_tokens, np.int32)  # prompt, then what was sampled
+        self.tokens[: self.num_prompt] = request.prompt_ids
+        self.stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else set(eos_token_ids))
+
+    def append(self, token_id: int) -> FinishReason | None:
+        """Take the next token; says whether it was the last."""
+        self.tokens[self.num_tokens] = token_id
+        self.num_tokens += 1
+        if token_id in self.stop_ids:
+            return "stop"
+        return "length" if self.num_tokens == self.max_tokens else None
+
+
+class EngineCore:
+    """Single-threaded: one thread calls everything."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        assembler: BatchAssembler,
+        *,
+        eos_token_ids: Collection[int] = (),
+        seed: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.clock = clock
+        self.dead_reason: str | None = None  # why this engine will never compute again
+        self._scheduler = scheduler
+        self._executor = executor
+        self._assembler = assembler
+        self._eos_token_ids = frozenset(eos_token_ids)
+        self._seeds = random.Random(seed)
+        self._generations: dict[str, _Generation] = {}
+        self._events: list[TokenEvent] = []
+        self._num_failed_in_row = 0
+        self._last_step_s = clock()
+        self._steps = self._failed_steps = self._batch_size_sum = 0
+        self._tokens_prefill = self._tokens_decode = 0
+        self._step_time_s = self._execute_time_s = 0.0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would compute something or has news."""
+        return bool(self._events) or (self.dead_reason is None and self._scheduler.has_work)
+
+    def add(self, request: GenerateRequest) -> None:
+        """Take a request in. If it cannot be, its only event says why."""
+        if self.dead_reason is not None:
+            self._refuse(request, ErrorInfo("engine_died", self.dead_reason, 503, 1.0))
+            return
+        params = request.sampling
+        try:
+            self._scheduler.add(
+                Request(
+                    request_id=request.request_id,
+                    prompt_len=len(request.prompt_ids),
+                    max_tokens=params.max_tokens,
+                    priority=request.priority,
+                    arrival_s=self.clock(),
+                    deadline_s=request.deadline_s,
+                )
+            )
+        except AieError as error:
+            self._refuse(request, error_info(error))
+            return
+        if params.seed is None:
+            params = msgspec.structs.replace(params, seed=self._seeds.getrandbits(63))
+        self._generations[request.request_id] = _Generation(request, params, self._eos_token_ids)
+
+    def cancel(self, request_id: str) -> None:
+        """End a request now: its blocks are free on return, its last event comes with the next step."""
+        if self._scheduler.cancel(request_id):
+            self._end(request_id, "cancelled")
+
+    def cancel_all(self) -> None:
+        for request_id in list(self._generations):
+            self.cancel(request_id)
+
+    def next_step_at(self, now: float) -> float | None:
+        """When `step` has something to do without a new command; None for never."""
+        if self._events:
+            return now
+        return None if self.dead_reason is not None else self._scheduler.next_deadline(now)
+
+    def step(self) -> list[TokenEvent]:
+        """Compute one step, if there is anything to compute; returns all news since the last one."""
+        began = self.clock()
+        plan = self._scheduler.schedule(began) if self.dead_reason is None else None
+        if plan is not None:
+            for request_id in plan.expired:
+                self._end(request_id, "deadline")
+            if plan.chunks:
+                self._run(plan)
+                self._last_step_s = self.clock()
+                self._step_time_s += self._last_step_s - began
+        events, self._events = self._events, []
+        return events
+
+    def die(self, reason: str) -> None:
+        """Give up for good: every open request ends with an error, every later one is refused."""
+        self.dead_reason = reason
+        for request_id in list(self._generations):
+            self._scheduler.cancel(request_id)
+            self._fail(request_id, ErrorInfo("engine_died", reason, 503, 1.0))
+
+    def stats(self) -> EngineStats:
+        """Figures of now, without those that belong to the process (`rss_bytes`, `worker_pid`)."""
+        queue = self._scheduler.stats()
+        used = queue.num_blocks - queue.num_free_blocks
+        return EngineStats(
+            num_running=queue.num_running,
+            num_waiting=queue.num_waiting,
+            kv_usage=used / queue.num_blocks if queue.num_blocks else 0.0,
+            num_free_blocks=queue.num_free_blocks,
+            num_preemptions=queue.num_preemptions,
+            steps=self._steps,
+            batch_size_sum=self._batch_size_sum,
+            tokens_prefill=self._tokens_prefill,
+            tokens_decode=self._tokens_decode,
+            step_time_s=self._step_time_s,
+            execute_time_s=self._execute_time_s,
+            failed_steps=self._failed_steps,
+            last_step_age_s=self.clock() - self._last_step_s,
+        )
+
+    def _run(self, plan: StepPlan) -> None:
+        chunks = plan.chunks
+        members = [self._generations[chunk.request_id] for chunk in chunks]
+        sampling = [member for chunk, member in zip(chunks, members, strict=True) if chunk.samples]
+        self._steps += 1
+        self._batch_size_sum += len(chunks)
+        try:
+            output = self._compute(chunks, members, sampling)
+        except Exception as error:  # whatever a kernel or our own code raised, the other requests must not suffer
+            self._fail_step(plan, error)
+            return
+        self._num_failed_in_row = 0
+        for chunk, member in zip(chunks, members, strict=True):
+            if chunk.start < member.num_prompt:
+                self._tokens_prefill += chunk.num_tokens
+        self._scheduler.update(plan, self._take(sampling, output))
+
+    def _compute(
+        self, chunks: list[ScheduledChunk], members: list[_Generation], sampling: list[_Generation]
+    ) -> SampleOutput:
+        batch = self._assembler.assemble(chunks, [member.tokens for member in members])
+        began = self.clock()
+        logits = self._executor.run(batch)
+        self._execute_time_s += self.clock() - began
+        if not sampling:
+            return SampleOutput([], [], frozenset())
+        return sample(
+            logits,
+            [member.params for member in sampling],
+            [member.num_tokens for member in sampling],
+            argmax=self._executor.argmax_rows,
+        )
+
+    def _take(self, sampling: list[_Generation], output: SampleOutput) -> list[str]:
+        """Append the sampled tokens and tell the news; returns who is finished."""
+        finished: list[str] = []
+        for row, (member, token_id, logprobs) in enumerate(
+            zip(sampling, output.token_ids, output.logprobs, strict=True)
+        ):
+            request_id = member.request_id
+            if row in output.failed:
+                self._fail(request_id, _NOT_NUMBERS)
+                finished.append(request_id)
+                continue
+            self._tokens_decode += 1
+            reason = member.append(token_id)
+            if reason is not None:
+                finished.append(request_id)
+                del self._generations[request_id]
+            self._events.append(_token_event(member, token_id, logprobs, reason))
+        return finished
+
+    def _fail_step(self, plan: StepPlan, error: Exception) -> None:
+        _log.error("a step of %d requests failed", len(plan.chunks), exc_info=error)
+        self._failed_steps += 1
+        self._num_failed_in_row += 1
+        for chunk in plan.chunks:
+            self._scheduler.cancel(chunk.request_id)
+            self._fail(chunk.request_id, _fault(error))
+        if self._num_failed_in_row >= MAX_FAILED_STEPS:
+            self.die(f"The engine gave up after {MAX_FAILED_STEPS} failed steps in a row ({type(error).__name__}).")
+
+    def _refuse(self, request: GenerateRequest, error: ErrorInfo) -> None:
+        # Not `_fail`: the id may be that of an open request, which must not suffer.
+        self._events.append(TokenEvent(request.request_id, finish_reason="error", error=error))
+
+    def _fail(self, request_id: str, error: ErrorInfo) -> None:
+        self._end(request_id, "error", error)
+
+    def _end(self, request_id: str, reason: FinishReason, error: ErrorInfo | None = None) -> None:
+        member = self._generations.pop(request_id, None)
+        num_prompt = member.num_prompt if member is not None else 0
+        self._events.append(TokenEvent(request_id, finish_reason=reason, error=error, num_prompt_tokens=num_prompt))
+
+
+def _token_event(
+    member: _Generation, token_id: int, logprobs: TokenLogprobs | None, reason: FinishReason | None
+) -> TokenEvent:
+    return TokenEvent(
+        member.request_id,
+        (token_id,),
+        () if logprobs is None else (logprobs,),
+        reason,
+        token_id if reason == "stop" else None,
+        None,
+        member.num_prompt,
+    )
+
+
+def _fault(error: Exception) -> ErrorInfo:
+    """What the client of a failed step sees: that it failed and how, not the text of a foreign exception."""
+    return ErrorInfo("engine_fault", f"The engine failed while computing this request ({type(error).__name__}).")
