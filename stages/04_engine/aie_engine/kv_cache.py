@@ -76,7 +76,7 @@ class KVCache:
         blocks = table[: self.blocks_for(num_tokens)]
 
         def flat(cache: Float32Array) -> Float32Array:
-            paged = cache[layer, blocks].transpose(0, 2, 1, 3)  # [blocks,A,G,D]
+            paged: Float32Array = cache[layer, blocks].transpose(0, 2, 1, 3)  # [blocks,A,G,D]
             return paged.reshape(-1, *paged.shape[2:])[:num_tokens]
 
         return flat(self.k), flat(self.v)

@@ -34,6 +34,10 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def is_greedy(self) -> bool:
         return self.temperature < _COLDEST or self.top_k == 1
 
+    def with_seed(self, seed: int) -> "SamplingParams":
+        """The same with this seed."""
+        return msgspec.structs.replace(self, seed=seed)
+
     def validated(self) -> "SamplingParams":
         """These parameters. Raises `InvalidInputError` naming the first field that makes no sense."""
         _require(0 <= self.temperature < math.inf, "temperature", "a finite number of at least 0")

@@ -46,7 +46,8 @@ class SampleOutput:
 
 def numpy_argmax(logits: Float32Array) -> Int32Array:
     """Index of the largest of each row, the first of equals: [R,V] → [R]."""
-    return np.argmax(logits, axis=1).astype(np.int32)
+    best: Int32Array = np.argmax(logits, axis=1).astype(np.int32)
+    return best
 
 
 def sample(
@@ -85,10 +86,11 @@ def _rows_without_numbers(logits: Float32Array) -> frozenset[int]:
 def _uniform(rows: Sequence[int], params: Sequence[SamplingParams], positions: Sequence[int]) -> list[float]:
     seeds = [params[row].seed for row in rows]
     assert None not in seeds, "a row that draws has no seed"
-    return uniform(
+    numbers: list[float] = uniform(
         np.array([(seed or 0) & _U64 for seed in seeds], dtype=np.uint64),
         np.array([positions[row] for row in rows], dtype=np.uint64),
     ).tolist()
+    return numbers
 
 
 def _draw(row: Float32Array, wish: SamplingParams, largest: np.float32, u: float) -> int:
