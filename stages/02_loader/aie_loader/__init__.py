@@ -1,1 +1,69 @@
-"""Stage 02."""
+"""Stage 2: a model file into an executable graph.
+
+Layers, lowest first; each imports only those above it in this list:
+
+    errors.py            the tree of errors
+    formats/             GGUF and safetensors: strict parsers, mapped tensors
+    tokenizer.py …       text to token ids and back; chat.py: messages to a prompt
+    graph.py, shapes.py  nodes, Kahn's algorithm, shapes
+    passes/              rewrites of the graph: fusion
+    architectures/       families of models: configuration and graph
+    model.py             a path into all of this
+    repository.py …      which models are here, and how to get them; tiny.py: one made on the spot
+
+It knows nothing of requests and batches.
+"""
+
+from aie_loader.config import ModelConfig
+from aie_loader.errors import (
+    ChatTemplateError,
+    DuplicateNodeError,
+    GraphCycleError,
+    GraphError,
+    GraphShapeError,
+    MalformedHeaderError,
+    MissingFileError,
+    MissingInputError,
+    MissingTensorError,
+    ModelFileError,
+    TensorShapeError,
+    TokenizerError,
+    TruncatedFileError,
+    UnknownArchitectureError,
+    UnsupportedModelError,
+    UnsupportedTensorTypeError,
+)
+from aie_loader.formats import Checkpoint, TensorInfo
+from aie_loader.graph import Graph, Node, Shape
+from aie_loader.passes import fuse, fuse_qkv, fuse_residual, fuse_swiglu
+from aie_loader.shapes import infer_shapes
+
+__all__ = [
+    "ChatTemplateError",
+    "Checkpoint",
+    "DuplicateNodeError",
+    "Graph",
+    "GraphCycleError",
+    "GraphError",
+    "GraphShapeError",
+    "MalformedHeaderError",
+    "MissingFileError",
+    "MissingInputError",
+    "MissingTensorError",
+    "ModelConfig",
+    "ModelFileError",
+    "Node",
+    "Shape",
+    "TensorInfo",
+    "TensorShapeError",
+    "TokenizerError",
+    "TruncatedFileError",
+    "UnknownArchitectureError",
+    "UnsupportedModelError",
+    "UnsupportedTensorTypeError",
+    "fuse",
+    "fuse_qkv",
+    "fuse_residual",
+    "fuse_swiglu",
+    "infer_shapes",
+]

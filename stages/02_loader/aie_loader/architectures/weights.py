@@ -1,0 +1,62 @@
+"""Taking tensors out of a checkpoint by name, strictly: what is missing, misshapen or left over is an error."""
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+
+from aie_loader.errors import MissingTensorError, TensorShapeError, UnsupportedModelError, UnsupportedTensorTypeError
+from aie_tensor import DType, Matrix
+
+__all__ = ["WeightTaker"]
+
+_FLOATS = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0, DType.Q4_1)
+_MAX_LISTED = 4
+
+
+class WeightTaker:
+    """Collects a graph's weights, asked for by their name in the graph; `in_file` says how the file calls them."""
+
+    def __init__(self, tensors: Mapping[str, Matrix], where: str, in_file: Callable[[str], str]) -> None:
+        self._tensors = tensors
+        self._where = where
+        self._in_file = in_file
+        self._used: set[str] = set()
+        self.taken: dict[str, Matrix] = {}
+
+    def has(self, name: str) -> bool:
+        return self._in_file(name) in self._tensors
+
+    def take(self, name: str, *shape: int) -> str:
+        """`name` again, so that it can be written where a node's input stands. The tensor must have that shape."""
+        file_name = self._in_file(name)
+        matrix = self._tensors.get(file_name)
+        if matrix is None:
+            raise MissingTensorError(f"{self._where} has no tensor {file_name!r}{self._nearest(file_name)}")
+        if matrix.shape != shape:
+            raise TensorShapeError(
+                f"{self._where}: tensor {file_name!r} has the shape {list(matrix.shape)}, "
+                f"but the model's configuration asks for {list(shape)}"
+            )
+        if matrix.dtype not in _FLOATS:
+            raise UnsupportedTensorTypeError(
+                f"{self._where}: weight {file_name!r} is {matrix.dtype.name}; "
+                f"weights must be one of {', '.join(dtype.name for dtype in _FLOATS)}"
+            )
+        self._used.add(file_name)
+        self.taken[name] = matrix
+        return name
+
+    def check_all_used(self, ignored: Callable[[str], bool]) -> None:
+        """A tensor that the graph does not use (a norm, a bias, an expert) would be silently missing in the result."""
+        unused = [name for name in self._tensors if name not in self._used and not ignored(name)]
+        if unused:
+            more = f" and {len(unused) - _MAX_LISTED} more" if len(unused) > _MAX_LISTED else ""
+            raise UnsupportedModelError(
+                f"{self._where} holds tensors that the llama graph has no place for: "
+                f"{', '.join(map(repr, unused[:_MAX_LISTED]))}{more}"
+            )
+
+    def _nearest(self, name: str) -> str:
+        if not self._tensors:
+            return "; it holds no tensors at all"
+        near = get_close_matches(name, list(self._tensors)[:5000], n=3, cutoff=0.5) or list(self._tensors)[:3]
+        return f"; the nearest of its {len(self._tensors)} are {', '.join(map(repr, near))}"

@@ -1,0 +1,157 @@
+"""safetensors: a JSON table of tensors, then their bytes, without a gap.
+
+    header_bytes u64 | JSON {"name": {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {…}} | data
+
+Stricter than the reference library where it is lenient (duplicate keys, unknown fields, `true` as a number), equal to
+it elsewhere. Order of checks: sizes first, then structure, then arithmetic, and only then is the file mapped.
+
+Layout: https://huggingface.co/docs/safetensors/index#format
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from aie_loader.errors import MalformedHeaderError, TruncatedFileError, UnsupportedTensorTypeError
+from aie_loader.formats.checkpoint import TensorInfo
+from aie_loader.formats.source import SourceFile
+from aie_loader.formats.strict_json import parse_json
+from aie_tensor import DType, Matrix
+
+__all__ = ["SafetensorsCheckpoint", "SafetensorsHeader", "open_safetensors", "read_safetensors_header"]
+
+MAX_HEADER_BYTES = 100_000_000  # the reference library's limit
+_MAX_DEPTH = 3  # {name: {shape: [...]}}
+_MAX_DIMS = 32
+_MAX_VALUES = 1 << 63
+_DTYPES = {
+    name: DType[name] for name in ("F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64", "U8", "BOOL")
+}  # fmt: skip
+_FIELDS = {"dtype", "shape", "data_offsets"}
+
+
+@dataclass(frozen=True, slots=True)
+class SafetensorsHeader:
+    """The validated tensor table; `offset` of each row counts from the start of the file."""
+
+    metadata: Mapping[str, str]  # `__metadata__`, empty where there is none
+    tensors: tuple[TensorInfo, ...]  # in the order of their bytes
+    data_offset: int
+    file_bytes: int
+
+
+@dataclass(slots=True)
+class SafetensorsCheckpoint:
+    """An opened safetensors file, or several that form one model; `tensors` are views of the mapped files."""
+
+    path: Path
+    metadata: Mapping[str, object]
+    tensors: dict[str, Matrix]
+
+    def close(self) -> None:
+        self.tensors = {}
+
+
+def read_safetensors_header(path: Path) -> SafetensorsHeader:
+    """Header of one file. Touches no tensor data and maps nothing."""
+    with SourceFile(path) as source:
+        return _read_header(source)
+
+
+def open_safetensors(path: Path) -> SafetensorsCheckpoint:
+    """Validate the header, then map the file; the result's matrices stay valid after `close()`."""
+    with SourceFile(path) as source:
+        header = _read_header(source)
+        data = source.map()
+    tensors = {
+        info.name: Matrix(info.dtype, info.shape, data[info.offset : info.offset + info.num_bytes])
+        for info in header.tensors
+    }
+    return SafetensorsCheckpoint(path, dict(header.metadata), tensors)
+
+
+def _read_header(source: SourceFile) -> SafetensorsHeader:
+    path, size = source.path, source.size_bytes
+    if size < 8:
+        raise TruncatedFileError(f"{path} is truncated: a safetensors file has at least 8 bytes, this one has {size}")
+    header_bytes = int.from_bytes(source.read(0, 8), "little")
+    if not 2 <= header_bytes <= MAX_HEADER_BYTES:
+        raise MalformedHeaderError(
+            f"{path} is not a safetensors file: it claims a header of {header_bytes:,} bytes; "
+            f"2 to {MAX_HEADER_BYTES:,} are allowed"
+        )
+    if 8 + header_bytes > size:
+        raise TruncatedFileError(f"{path} is truncated: the header has {header_bytes:,} bytes, the file has {size:,}")
+    raw = source.read(8, header_bytes)
+    if not raw.startswith(b"{"):
+        raise MalformedHeaderError(f"{path}: the header does not start with '{{'")
+    table = parse_json(raw, f"{path}: the header", max_depth=_MAX_DEPTH)
+    assert isinstance(table, dict), type(table)  # it starts with a brace and is valid JSON
+    metadata = _metadata(path, table.pop("__metadata__", {}))
+    data_offset = 8 + header_bytes
+    rows = [_row(path, name, entry, size - data_offset) for name, entry in table.items()]
+    tensors = _gap_free(path, rows, size - data_offset)
+    placed = tuple(TensorInfo(t.name, t.dtype, t.shape, data_offset + t.offset, t.num_bytes) for t in tensors)
+    return SafetensorsHeader(metadata, placed, data_offset, size)
+
+
+def _metadata(path: Path, value: object) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(entry, str) for entry in value.values()):
+        raise MalformedHeaderError(f"{path}: __metadata__ is not an object of strings")
+    return value
+
+
+def _row(path: Path, name: str, entry: object, data_bytes: int) -> TensorInfo:
+    """One tensor of the table; `offset` counts from the start of the data."""
+    where = f"{path}: tensor {name!r}"
+    if not isinstance(entry, dict) or set(entry) != _FIELDS:
+        raise MalformedHeaderError(f"{where} does not have exactly the fields dtype, shape and data_offsets")
+    dtype = entry["dtype"]
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
+        raise UnsupportedTensorTypeError(
+            f"{where} has the dtype {str(dtype)[:40]!r}; the dtypes that can be read are {', '.join(_DTYPES)}"
+        )
+    shape = _integers(where, "shape", entry["shape"])
+    offsets = _integers(where, "data_offsets", entry["data_offsets"])
+    if len(shape) > _MAX_DIMS:
+        raise MalformedHeaderError(f"{where} has {len(shape)} dimensions; at most {_MAX_DIMS} are allowed")
+    num_values = 1
+    for dim in shape:
+        num_values *= dim
+        if num_values >= _MAX_VALUES:
+            raise MalformedHeaderError(f"{where} has 2^63 or more values")
+    if len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise MalformedHeaderError(f"{where} has data_offsets that are not [begin, end] with begin <= end")
+    begin, end = offsets
+    if end > data_bytes:
+        raise TruncatedFileError(f"{where} ends at byte {end:,} of the data, but the file has {data_bytes:,}")
+    num_bytes = _DTYPES[dtype].nbytes(num_values)
+    if end - begin != num_bytes:
+        raise MalformedHeaderError(
+            f"{where} is {dtype} {list(shape)}, which is {num_bytes:,} bytes, but spans {end - begin:,}"
+        )
+    return TensorInfo(name, _DTYPES[dtype], shape, begin, num_bytes)
+
+
+def _integers(where: str, field: str, value: object) -> tuple[int, ...]:
+    # `type(x) is int`: bool is a subclass of int, and [true, 4] is not a shape.
+    if not isinstance(value, list) or not all(type(x) is int and 0 <= x < _MAX_VALUES for x in value):
+        raise MalformedHeaderError(f"{where}: {field} is not a list of integers from 0 to 2^63 - 1")
+    return tuple(value)
+
+
+def _gap_free(path: Path, rows: list[TensorInfo], data_bytes: int) -> list[TensorInfo]:
+    """Sorted by offset, tensors must cover the data exactly: no hole to hide bytes in, no byte owned twice."""
+    rows.sort(key=lambda row: (row.offset, row.offset + row.num_bytes))
+    position = 0
+    for row in rows:
+        if row.offset != position:
+            problem = "overlaps the tensor before it" if row.offset < position else "leaves a hole before it"
+            raise MalformedHeaderError(
+                f"{path}: tensor {row.name!r} begins at byte {row.offset:,} of the data instead of {position:,}: "
+                f"it {problem}"
+            )
+        position += row.num_bytes
+    if position != data_bytes:
+        raise MalformedHeaderError(f"{path}: {data_bytes - position:,} bytes after the last tensor belong to no tensor")
+    return rows

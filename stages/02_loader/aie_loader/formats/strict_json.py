@@ -1,0 +1,70 @@
+"""JSON as RFC 8259 means it, for files from strangers.
+
+Python's `json` accepts more than JSON (NaN, Infinity), lets a duplicate key win silently, keeps lone surrogates that no
+encoder can write again, and recurses as deep as the text nests. Here each of these ends in one typed error, and the
+text is measured (depth, number of values) before a single object is built.
+"""
+
+import json
+import re
+from itertools import accumulate
+from pathlib import Path
+
+from aie_loader.errors import MalformedHeaderError
+from aie_loader.formats.source import SourceFile
+
+__all__ = ["parse_json", "read_json_object"]
+
+# Possessive quantifiers: no backtracking, so this is linear in time and needs no stack however long the string is.
+_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_MAX_CONFIG_BYTES = 16 << 20
+
+
+def parse_json(raw: bytes, what: str, *, max_depth: int = 32, max_values: int = 2_000_000) -> object:
+    """The value that `raw` holds. MalformedHeaderError names `what` and the broken rule. Linear in `len(raw)`."""
+    _check_size(raw, what, max_depth, max_values)
+    try:
+        text = raw.decode("utf-8")
+        value: object = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate cannot be encoded
+    except UnicodeError as error:
+        raise MalformedHeaderError(f"{what} is not valid UTF-8 text: {error.reason}") from error  # type: ignore[attr-defined]
+    except (ValueError, RecursionError) as error:  # JSONDecodeError is a ValueError; so is an integer of 5,000 digits
+        raise MalformedHeaderError(f"{what} is not valid JSON: {error}") from error
+    return value
+
+
+def read_json_object(path: Path, *, max_bytes: int = _MAX_CONFIG_BYTES) -> dict[str, object]:
+    """The JSON object in a (small) file, such as `config.json`."""
+    with SourceFile(path) as source:
+        if source.size_bytes > max_bytes:
+            raise MalformedHeaderError(f"{path} has {source.size_bytes:,} bytes; at most {max_bytes:,} are accepted")
+        value = parse_json(source.read(0, source.size_bytes), str(path))
+    if not isinstance(value, dict):
+        raise MalformedHeaderError(f"{path} does not hold a JSON object")
+    return value
+
+
+def _check_size(raw: bytes, what: str, max_depth: int, max_values: int) -> None:
+    skeleton = _STRINGS.sub(b"", raw)  # what is left has structure only: brackets and commas inside strings are gone
+    if skeleton.count(b",") + skeleton.count(b"[") + skeleton.count(b"{") > max_values:
+        raise MalformedHeaderError(f"{what} holds more than {max_values:,} values")
+    brackets = skeleton.translate(None, _NOT_BRACKETS)
+    if max(accumulate(_STEP[byte] for byte in brackets), default=0) > max_depth:
+        raise MalformedHeaderError(f"{what} nests deeper than {max_depth} levels")
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {twice!r} occurs twice in one object")
+    return result
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is not a JSON value")

@@ -1,0 +1,16 @@
+"""Passes rewrite a graph into one that computes the same with fewer, larger operators. Each is `Graph -> Graph`.
+
+The unfused graph says what the model is; NumPy runs it as it stands. The fused graph is what the C kernels run.
+"""
+
+from aie_loader.graph import Graph
+from aie_loader.passes.fuse_qkv import fuse_qkv
+from aie_loader.passes.fuse_residual import fuse_residual
+from aie_loader.passes.fuse_swiglu import fuse_swiglu
+
+__all__ = ["fuse", "fuse_qkv", "fuse_residual", "fuse_swiglu"]
+
+
+def fuse(graph: Graph) -> Graph:
+    """All fusions. For a Llama layer: 16 operators become 7."""
+    return fuse_residual(fuse_swiglu(fuse_qkv(graph)))
