@@ -59,7 +59,9 @@ def engine_config(settings: ServeSettings, path: Path, name: str, *, share: int 
     _refuse_what_is_not_there(settings)
     threads = settings.threads
     if threads is None and share > 1:
-        threads = max(1, len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)) // share)
+        threads = max(
+            1, len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)) // share
+        )
     return EngineConfig(
         model_path=path,
         model_name=name,
@@ -82,9 +84,7 @@ def start_engine(config: EngineConfig, workers: int, report: Callable[[str], Non
 
 def build_service(settings: ServeSettings, *, report: Callable[[str], None] = note) -> Service:
     """Loads every model and opens the port. Whatever was started is closed again when a later part fails."""
-    paths = [(served_name(name), find_model(name)) for name in settings.models] or [
-        (DEFAULT_MODEL, find_model(None))
-    ]
+    paths = [(served_name(name), find_model(name)) for name in settings.models] or [(DEFAULT_MODEL, find_model(None))]
     names = [name for name, _ in paths]
     if len(set(names)) != len(names):
         raise InvalidInputError(f"Two models would be served under one name: {', '.join(names)}.")
@@ -99,7 +99,9 @@ def build_service(settings: ServeSettings, *, report: Callable[[str], None] = no
         server = Server(
             models,
             config=ServerConfig(
-                host=settings.host, port=settings.port, api_keys=(settings.api_key,) if settings.api_key else (),
+                host=settings.host,
+                port=settings.port,
+                api_keys=(settings.api_key,) if settings.api_key else (),
                 metrics_prefix=settings.metrics_prefix,
             ),
             gate=gate,
@@ -142,7 +144,7 @@ def _refuse_what_is_not_there(settings: ServeSettings) -> None:
         raise InvalidInputError(f"device is {settings.device!r}; choose auto, cpu or cuda.", param="device")
     if settings.workers not in (0, 1):
         raise InvalidInputError(
-            f"workers is {settings.workers}; for now a model has one worker process (1) or runs in the server's own (0).",
+            f"workers is {settings.workers}; a model has one worker process (1) or runs in the server's own (0) so far.",
             param="workers",
         )
 

@@ -39,7 +39,9 @@ def write_json(path: Path, document: object) -> None:
             file.write("\n")
         os.replace(file.name, path)
     except OSError as error:
-        raise EnvironmentLacksError(f"{path} cannot be written: {error.strerror}. Choose another --json PATH.") from None
+        raise EnvironmentLacksError(
+            f"{path} cannot be written: {error.strerror}. Choose another --json PATH."
+        ) from None
 
 
 def pull_progress(alias: str) -> "Callable[[PullProgress], None]":
@@ -50,7 +52,8 @@ def pull_progress(alias: str) -> "Callable[[PullProgress], None]":
     def report(progress: "PullProgress") -> None:
         nonlocal last_phase
         share = 100 * progress.done_bytes / progress.total_bytes if progress.total_bytes else 100
-        text = f"{alias}: {progress.phase} {format_bytes(progress.done_bytes)} of {format_bytes(progress.total_bytes)} ({share:.0f} %)"
+        of_all = f"{format_bytes(progress.done_bytes)} of {format_bytes(progress.total_bytes)}"
+        text = f"{alias}: {progress.phase} {of_all} ({share:.0f} %)"
         if live:
             end = "\n" if progress.phase == "done" else ""
             print(f"\r\x1b[K{text}", end=end, file=sys.stderr, flush=True)

@@ -30,7 +30,7 @@ def doctor(
     port: Annotated[int, typer.Option(help="Port to look at.")] = 8000,
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the findings to this file.")] = None,
 ) -> None:
-    """Look at the machine, the kernels, the models and the port, and say what to change. Exit code 3 if serving would fail."""
+    """Look at machine, kernels, models and port, and say what to change. Exit code 3 if serving would fail."""
     checks: list[Callable[[], list[Finding]]] = [_python, _machine, _kernels, _models, lambda: _port(port), _cuda]
     findings = [finding for check in checks for finding in check()]
     for finding in findings:
@@ -57,7 +57,9 @@ def _machine() -> list[Finding]:
     memory = psutil.virtual_memory()
     need = 1.3e9  # the default model with its whole KV cache in use, all processes together
     level = "ok" if memory.available >= need else "note"
-    text = f"{cores} cores for this process, {format_bytes(memory.available)} of {format_bytes(memory.total)} memory free"
+    text = (
+        f"{cores} cores for this process, {format_bytes(memory.available)} of {format_bytes(memory.total)} memory free"
+    )
     remedy = "" if level == "ok" else "; the default settings may use 1.2 GiB, so give --kv-memory 256MiB"
     return [Finding("machine", level, text + remedy)]
 
@@ -69,7 +71,11 @@ def _kernels() -> list[Finding]:
     try:
         library = native.load(report=lines.append)
     except AieError as error:
-        return [Finding("kernels", "note", f"{error} Until then everything runs on NumPy, correctly and several times slower.")]
+        return [
+            Finding(
+                "kernels", "note", f"{error} Until then everything runs on NumPy, correctly and several times slower."
+            )
+        ]
     return [Finding("kernels", "ok", library.description)]
 
 

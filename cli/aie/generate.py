@@ -19,7 +19,9 @@ def generate(
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token every time.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="Draw from the smallest set with this much probability.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="Draw from the k likeliest; 0 is off.")] = 0,
-    min_p: Annotated[float, typer.Option(help="Drop tokens below this share of the likeliest one's probability.")] = 0.0,
+    min_p: Annotated[
+        float, typer.Option(help="Drop tokens below this share of the likeliest one's probability.")
+    ] = 0.0,
     seed: Annotated[int | None, typer.Option(help="Same seed, same text.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Wrap the prompt in the model's chat template.")] = False,
     kernels: Annotated[str | None, typer.Option(help="native, numpy or auto.")] = None,
@@ -30,7 +32,9 @@ def generate(
 
     if prompt is None or prompt == "-":
         prompt = sys.stdin.read()
-    sampling = sampling_of(max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed)
+    sampling = sampling_of(
+        max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed
+    )
     if not prompt:
         raise InvalidInputError("The prompt is empty; give at least one character.", param="prompt")
     with local_model(model, kernels=kernels, threads=threads) as local:
@@ -43,8 +47,10 @@ def generate(
         answer = local.stream(prompt, sampling, lambda text: print(text, end="", flush=True))
         took_s = time.perf_counter() - started_s
         print()
-        note(f"[{answer.num_prompt_tokens} prompt + {answer.num_tokens} new tokens in {took_s:.2f} s, {local.engine.info.kernels} "
-             f"kernels, ended by {answer.finish_reason}]")  # fmt: skip
+        note(
+            f"[{answer.num_prompt_tokens} prompt + {answer.num_tokens} new tokens in {took_s:.2f} s, "
+            f"{local.engine.info.kernels} kernels, ended by {answer.finish_reason}]"
+        )
 
 
 def register(app: typer.Typer) -> None:

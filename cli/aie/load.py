@@ -12,7 +12,9 @@ __all__ = ["load", "register"]
 
 
 def load(
-    model: Annotated[str | None, typer.Argument(help="Alias, .gguf file or safetensors folder. [the default model]")] = None,
+    model: Annotated[
+        str | None, typer.Argument(help="Alias, .gguf file or safetensors folder. [the default model]")
+    ] = None,
     graph: Annotated[bool, typer.Option("--graph", help="Print the graph in the order in which it runs.")] = False,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
@@ -37,14 +39,20 @@ def load(
             entry[2] += weight.nbytes
         fused = fuse(loaded.graph)
         facts = {
-            "file": str(loaded.path), "format": loaded.format, "architecture": config.architecture,
-            "layers": config.num_layers, "hidden": config.hidden_size, "feed-forward": config.intermediate_size,
+            "file": str(loaded.path),
+            "format": loaded.format,
+            "architecture": config.architecture,
+            "layers": config.num_layers,
+            "hidden": config.hidden_size,
+            "feed-forward": config.intermediate_size,
             "heads": f"{config.num_heads} query, {config.num_kv_heads} key/value, {config.head_dim} wide",
-            "vocabulary": config.vocab_size, "context": config.max_position_embeddings,
-            "weights": format_bytes(loaded.weight_bytes), "KV cache per token (fp32)": format_bytes(kv_bytes),
+            "vocabulary": config.vocab_size,
+            "context": config.max_position_embeddings,
+            "weights": format_bytes(loaded.weight_bytes),
+            "KV cache per token (fp32)": format_bytes(kv_bytes),
             "graph": f"{len(loaded.graph.nodes)} nodes, {len(fused.nodes)} after fusion",
             "load time": f"{loaded.load_seconds * 1e3:.0f} ms (weights stay memory-mapped)",
-        }  # fmt: skip
+        }
         for name, value in facts.items():
             console.print(f"[bold]{name}[/bold]: {value}", highlight=False, soft_wrap=True)
         view = Table()
@@ -59,9 +67,18 @@ def load(
         if graph:
             print(fused.render())
         if json_path is not None:
-            write_json(json_path, {**facts, "weight_bytes": loaded.weight_bytes, "load_s": loaded.load_seconds,
-                                   "kv_bytes_per_token": kv_bytes,
-                                   "types": {k: dict(zip(("tensors", "elements", "bytes"), v, strict=True)) for k, v in counts.items()}})  # fmt: skip
+            write_json(
+                json_path,
+                {
+                    **facts,
+                    "weight_bytes": loaded.weight_bytes,
+                    "load_s": loaded.load_seconds,
+                    "kv_bytes_per_token": kv_bytes,
+                    "types": {
+                        k: dict(zip(("tensors", "elements", "bytes"), v, strict=True)) for k, v in counts.items()
+                    },
+                },
+            )
     finally:
         loaded.close()
 

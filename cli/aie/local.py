@@ -8,7 +8,15 @@ from pathlib import Path
 from aie.assemble import engine_config, find_model
 from aie.console import note
 from aie.settings import load_settings
-from aie_engine import EngineClient, GenerateRequest, InvalidInputError, LocalEngine, SamplingParams, TextModel, load_text_model
+from aie_engine import (
+    EngineClient,
+    GenerateRequest,
+    InvalidInputError,
+    LocalEngine,
+    SamplingParams,
+    TextModel,
+    load_text_model,
+)
 from aie_loader import served_name
 
 __all__ = ["Answer", "LocalModel", "local_model", "sampling_of"]
@@ -48,18 +56,34 @@ class LocalModel:
                     answer.finish_reason = event.finish_reason
                     emit(decoder.finish())
                 if event.error is not None:
-                    raise InvalidInputError(event.error.message) if event.error.status < 500 else RuntimeError(event.error.message)
+                    raise (
+                        InvalidInputError(event.error.message)
+                        if event.error.status < 500
+                        else RuntimeError(event.error.message)
+                    )
         return answer
 
 
 @contextmanager
 def local_model(
-    name: str | None, *, kernels: str | None, threads: int | None, max_batch_size: int = 1, memdebug: bool = False,
+    name: str | None,
+    *,
+    kernels: str | None,
+    threads: int | None,
+    max_batch_size: int = 1,
+    memdebug: bool = False,
     kv_memory: str | None = None,
-) -> Iterator[LocalModel]:  # fmt: skip
+) -> Iterator[LocalModel]:
     """Loads a model into this process and unloads it at the end."""
-    settings = load_settings({"kernels": kernels, "threads": threads, "max_batch_size": max_batch_size,
-                              "memdebug": memdebug or None, "kv_memory": kv_memory})  # fmt: skip
+    settings = load_settings(
+        {
+            "kernels": kernels,
+            "threads": threads,
+            "max_batch_size": max_batch_size,
+            "memdebug": memdebug or None,
+            "kv_memory": kv_memory,
+        }
+    )
     path = find_model(name)
     shown = served_name(name) if name else served_name(path)
     engine = LocalEngine(engine_config(settings, path, shown), report=note)
@@ -73,5 +97,6 @@ def sampling_of(
     *, max_tokens: int, temperature: float, top_p: float, top_k: int, min_p: float, seed: int | None
 ) -> SamplingParams:
     """Checked sampling parameters. Raises `InvalidInputError` naming the flag."""
-    return SamplingParams(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed,
-                          max_tokens=max_tokens).validated()  # fmt: skip
+    return SamplingParams(
+        temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed, max_tokens=max_tokens
+    ).validated()

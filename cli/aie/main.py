@@ -15,7 +15,7 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="aie",
-    help="Serve, measure and look into language models. An inference framework from scratch, and a course in how one is built.",
+    help="Serve, measure and look into language models: an inference framework and a course in how one is built.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

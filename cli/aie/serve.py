@@ -16,46 +16,94 @@ __all__ = ["register", "serve"]
 
 
 def serve(
-    models: Annotated[list[str] | None, typer.Argument(metavar="[MODEL]...", help="Alias (see `aie models`), .gguf file or safetensors folder. None: the default model, pulled on first use.")] = None,
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL]...",
+            help="Alias (see `aie models`), .gguf file or safetensors folder; none: the default, pulled on first use.",
+        ),
+    ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on. [127.0.0.1]")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one. [8000]")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda. [auto]")] = None,
     threads: Annotated[int | None, typer.Option(help="Compute threads of an engine. [all cores]")] = None,
-    workers: Annotated[int | None, typer.Option(help="1: engine in a process of its own; 0: in the server's process, for debugging. [1]")] = None,
-    kernels: Annotated[str | None, typer.Option(help="native (C, compiled on first use), numpy, or auto. [auto]")] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="1: engine in a process of its own; 0: in the server's process, for debugging. [1]"),
+    ] = None,
+    kernels: Annotated[
+        str | None, typer.Option(help="native (C, compiled on first use), numpy, or auto. [auto]")
+    ] = None,
     max_batch_size: Annotated[int | None, typer.Option(help="Most requests computed in one step. [64]")] = None,
     max_batch_tokens: Annotated[int | None, typer.Option(help="Most tokens computed in one step. [512]")] = None,
-    max_wait_ms: Annotated[float | None, typer.Option(help="Waiting window of the dynamic batcher; generation batches continuously and never waits, so only 0 is taken.")] = None,
+    max_wait_ms: Annotated[
+        float | None,
+        typer.Option(
+            help="Window of the dynamic batcher for encoders (later); generation never waits, so only 0 is taken."
+        ),
+    ] = None,
     max_queue: Annotated[int | None, typer.Option(help="Most requests waiting before new ones get 503. [256]")] = None,
-    max_seq_len: Annotated[int | None, typer.Option(help="Most tokens of prompt and answer together. [what model and KV memory allow]")] = None,
+    max_seq_len: Annotated[
+        int | None, typer.Option(help="Most tokens of prompt and answer together. [what model and KV memory allow]")
+    ] = None,
     kv_memory: Annotated[str | None, typer.Option(help="Memory for the KV cache, such as 512MiB. [768MiB]")] = None,
-    quantize: Annotated[str | None, typer.Option(help="Not there yet: weights are computed in the file's own format.")] = None,
-    api_key: Annotated[str | None, typer.Option(help="Ask for `Authorization: Bearer KEY`. Better given as AIE_API_KEY.")] = None,
-    rate_limit: Annotated[float | None, typer.Option(help="Requests per second and client; more get 429. [no limit]")] = None,
+    quantize: Annotated[
+        str | None, typer.Option(help="Not there yet: weights are computed in the file's own format.")
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option(help="Ask for `Authorization: Bearer KEY`. Better given as AIE_API_KEY.")
+    ] = None,
+    rate_limit: Annotated[
+        float | None, typer.Option(help="Requests per second and client; more get 429. [no limit]")
+    ] = None,
     deadline_s: Annotated[float | None, typer.Option(help="Seconds after which a request ends with 504. [300]")] = None,
     grace_s: Annotated[float | None, typer.Option(help="Seconds that running requests get after SIGTERM. [30]")] = None,
-    metrics_prefix: Annotated[str | None, typer.Option(help="Prefix of metric names; `vllm:` suits existing boards. [aie_]")] = None,
-    memdebug: Annotated[bool | None, typer.Option("--memdebug", help="Record where every KV block and allocation comes from.")] = None,
+    metrics_prefix: Annotated[
+        str | None, typer.Option(help="Prefix of metric names; `vllm:` suits existing boards. [aie_]")
+    ] = None,
+    memdebug: Annotated[
+        bool | None, typer.Option("--memdebug", help="Record where every KV block and allocation comes from.")
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error. [info]")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file with these settings; variables AIE_* and flags win over it.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file with these settings; variables AIE_* and flags win over it.")
+    ] = None,
 ) -> None:
     """Serve models over HTTP: /v1/chat/completions, /v1/completions, /v1/models, /health, /metrics and more.
 
     Try it:  curl localhost:8000/v1/chat/completions -d '{"messages": [{"role": "user", "content": "Hello!"}]}'
-    """  # fmt: skip
+    """
     from aie.settings import load_settings
 
     if quantize is not None:
-        raise InvalidInputError("--quantize is not there yet; weights are computed in the file's own format.", param="quantize")
+        raise InvalidInputError(
+            "--quantize is not there yet; weights are computed in the file's own format.", param="quantize"
+        )
     if max_wait_ms:
-        raise InvalidInputError("--max-wait-ms concerns encoders, which are not served yet; generation never waits.", param="max_wait_ms")
+        raise InvalidInputError(
+            "--max-wait-ms concerns encoders, which are not served yet; generation never waits.", param="max_wait_ms"
+        )
     flags: dict[str, object] = {
-        "models": tuple(models) if models else None, "host": host, "port": port, "device": device, "threads": threads,
-        "workers": workers, "kernels": kernels, "max_batch_size": max_batch_size, "max_batch_tokens": max_batch_tokens,
-        "max_queue": max_queue, "max_seq_len": max_seq_len, "kv_memory": kv_memory, "api_key": api_key,
-        "rate_limit": rate_limit, "deadline_s": deadline_s, "grace_s": grace_s, "metrics_prefix": metrics_prefix,
-        "memdebug": memdebug, "log_level": log_level,
-    }  # fmt: skip
+        "models": tuple(models) if models else None,
+        "host": host,
+        "port": port,
+        "device": device,
+        "threads": threads,
+        "workers": workers,
+        "kernels": kernels,
+        "max_batch_size": max_batch_size,
+        "max_batch_tokens": max_batch_tokens,
+        "max_queue": max_queue,
+        "max_seq_len": max_seq_len,
+        "kv_memory": kv_memory,
+        "api_key": api_key,
+        "rate_limit": rate_limit,
+        "deadline_s": deadline_s,
+        "grace_s": grace_s,
+        "metrics_prefix": metrics_prefix,
+        "memdebug": memdebug,
+        "log_level": log_level,
+    }
     _run(load_settings(flags, config_file=config))
 
 
@@ -73,13 +121,16 @@ def _run(settings: "ServeSettings") -> None:
         for engine in service.engines:
             info = engine.info
             note(
-                f"{info.model_name}: {info.kernels} kernels, {info.num_threads} threads, contexts of up to {info.max_seq_len} "
-                f"tokens, KV cache for {info.num_kv_blocks * info.block_size} tokens"
+                f"{info.model_name}: {info.kernels} kernels, {info.num_threads} threads, contexts of up to "
+                f"{info.max_seq_len} tokens, KV cache for {info.num_kv_blocks * info.block_size} tokens"
             )
         host, port = service.server.address
         note(f"Ready after {time.monotonic() - started_s:.1f} s on http://{host}:{port} (Ctrl-C to stop)")
         drain.wait()
-        note(f"Draining: {service.gate.in_flight} requests in flight, up to {settings.grace_s:g} s. A second signal ends at once.")
+        note(
+            f"Draining: {service.gate.in_flight} requests in flight get up to {settings.grace_s:g} s. "
+            "A second signal ends at once."
+        )
         left = drain.run()
         note("Stopped." if left == 0 else f"Stopped; {left} requests were cut off after the grace time.")
     finally:
@@ -89,4 +140,3 @@ def _run(settings: "ServeSettings") -> None:
 def register(app: typer.Typer) -> None:
     """Adds the command."""
     app.command("serve")(serve)
-

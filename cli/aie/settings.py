@@ -105,7 +105,9 @@ def _coerce(key: str, value: object, origin: str) -> object:
     """Checks a value of the file or the environment against the type of its field."""
     kind = _kinds().get(key)
     if kind is None:
-        raise InvalidInputError(f"{origin} sets {key!r}, which is no setting; known are {', '.join(_kinds())}.", param=key)
+        raise InvalidInputError(
+            f"{origin} sets {key!r}, which is no setting; known are {', '.join(_kinds())}.", param=key
+        )
     try:
         if "tuple" in kind:
             return tuple(value.split(",")) if isinstance(value, str) else tuple(str(item) for item in value)  # type: ignore[attr-defined]

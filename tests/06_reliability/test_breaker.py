@@ -1,6 +1,7 @@
 """CLOSED → OPEN → HALF_OPEN → CLOSED, and the traps on the way."""
 
 import pytest
+
 from aie_reliability import BreakerState, CircuitBreaker, CircuitOpenError
 
 

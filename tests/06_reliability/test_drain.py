@@ -7,8 +7,14 @@ from aie_reliability import Drain
 
 def make(clock, in_flight, grace_s=10.0):
     log = []
-    drain = Drain(lambda: log.append("begin"), in_flight, grace_s=grace_s, clock=clock, pause=clock.advance,
-                  exit_now=lambda code: log.append(code))
+    drain = Drain(
+        lambda: log.append("begin"),
+        in_flight,
+        grace_s=grace_s,
+        clock=clock,
+        pause=clock.advance,
+        exit_now=log.append,
+    )
     return drain, log
 
 

@@ -1,6 +1,7 @@
 """The door counts who is in, refuses cheaply and says when to come back."""
 
 import pytest
+
 from aie_reliability import AdmissionGate, DrainingError, OverloadedError, RateLimitedError, ReliabilityConfig
 from aie_server import AdmitRequest
 

@@ -1,6 +1,7 @@
 """Only faults of the engine move the breaker."""
 
 import pytest
+
 from aie_engine import EngineDeadError, ErrorInfo, InvalidInputError, QueueFullError, TokenEvent
 from aie_reliability import BreakerState, CircuitBreaker, CircuitOpenError, GuardedEngine
 
@@ -45,11 +46,14 @@ def test_a_dead_engine_counts(guarded, engine, request_of):
     assert guarded.breaker.state is BreakerState.OPEN
 
 
-@pytest.mark.parametrize("event", [
-    TokenEvent("r", finish_reason="cancelled"),
-    TokenEvent("r", finish_reason="deadline"),
-    TokenEvent("r", finish_reason="error", error=ErrorInfo("bad", "bad input", 400)),
-])
+@pytest.mark.parametrize(
+    "event",
+    [
+        TokenEvent("r", finish_reason="cancelled"),
+        TokenEvent("r", finish_reason="deadline"),
+        TokenEvent("r", finish_reason="error", error=ErrorInfo("bad", "bad input", 400)),
+    ],
+)
 def test_what_the_caller_did_does_not_count(guarded, engine, request_of, event):
     engine.events = [event]
     for _ in range(5):

@@ -1,6 +1,7 @@
 """The bucket gives its burst at once and then its rate, for each client apart."""
 
 import pytest
+
 from aie_reliability import RateLimitedError, RateLimiter, TokenBucket
 
 

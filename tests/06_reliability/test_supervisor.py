@@ -1,6 +1,7 @@
 """A dead engine is replaced after a pause that grows, and a good life earns the short pause back."""
 
 import pytest
+
 from aie_engine import EngineDeadError, EnvironmentLacksError
 from aie_reliability import SupervisedEngine
 

@@ -23,24 +23,33 @@ __all__ = ["bench", "register"]
 
 
 def bench(
-    url: Annotated[str | None, typer.Option(help="Server to test, such as http://127.0.0.1:8000. None: start one for the test.")] = None,
-    model: Annotated[str | None, typer.Option(help="Model to name in requests, or to serve when no --url is given. [the server's first; the default model]")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="Server to test, such as http://127.0.0.1:8000. None: start one for the test.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Model to name, or to serve when there is no --url. [the server's first; the default]"),
+    ] = None,
     concurrency: Annotated[str, typer.Option(help="Clients at once; several levels by comma.")] = "1,8,32",
     requests: Annotated[int | None, typer.Option(help="Requests per level. [4 × the level, at least 8]")] = None,
-    duration: Annotated[float | None, typer.Option(help="Seconds per level after which no new request is sent.")] = None,
+    duration: Annotated[
+        float | None, typer.Option(help="Seconds per level after which no new request is sent.")
+    ] = None,
     input_tokens: Annotated[str, typer.Option(help="Prompt length in tokens, roughly: 128 or 64-192.")] = "64-192",
     output_tokens: Annotated[str, typer.Option(help="Answer length in tokens: 64 or 32-96.")] = "32-96",
     seed: Annotated[int, typer.Option(help="Same seed, same requests.")] = 0,
     timeout_s: Annotated[float, typer.Option(help="Seconds after which a request counts as failed.")] = 300.0,
     api_key: Annotated[str | None, typer.Option(envvar="AIE_API_KEY", help="Bearer key for the server.")] = None,
-    serve_args: Annotated[str, typer.Option(help="Flags for the server that is started, such as '--threads 2 --kernels numpy'.")] = "",
+    serve_args: Annotated[
+        str, typer.Option(help="Flags for the server that is started, such as '--threads 2 --kernels numpy'.")
+    ] = "",
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
 ) -> None:
     """Load-test an OpenAI-compatible server: QPS, latency, TTFT, TPOT, tokens/s, memory and batch size by concurrency.
 
     Closed loop: every client sends its next request when the last is answered. Latencies count from sending. TTFT is
     the time to the first text, TPOT the mean time per token after it. Exit code 1 when a request failed.
-    """  # fmt: skip
+    """
     from aie.bench.workload import parse_lengths
 
     levels = _parse_levels(concurrency)
@@ -59,9 +68,15 @@ def bench(
 
 
 def _measure(
-    url: str | None, model: str | None, api_key: str | None, serve_args: str,
-    plans: "dict[int, list[PlannedRequest]]", duration: float | None, timeout_s: float, json_path: Path | None,
-) -> "list[Row]":  # fmt: skip
+    url: str | None,
+    model: str | None,
+    api_key: str | None,
+    serve_args: str,
+    plans: "dict[int, list[PlannedRequest]]",
+    duration: float | None,
+    timeout_s: float,
+    json_path: Path | None,
+) -> "list[Row]":
     import shlex
 
     from rich.console import Console
@@ -87,30 +102,59 @@ def _measure(
     Console(width=None if sys.stdout.isatty() else 140).print(table(rows))
     _print_footer(rows, target)
     if json_path is not None:
-        write_json(json_path, {"complete": complete, "url": url, "model": target.model, "context": _context(),
-                               "levels": [row.as_json() for row in rows]})  # fmt: skip
+        write_json(
+            json_path,
+            {
+                "complete": complete,
+                "url": url,
+                "model": target.model,
+                "context": _context(),
+                "levels": [row.as_json() for row in rows],
+            },
+        )
     if not complete:
         raise typer.Exit(130)
     return rows
 
 
 def _run_levels(
-    target: "Target", plans: "dict[int, list[PlannedRequest]]", duration: float | None, timeout_s: float,
+    target: "Target",
+    plans: "dict[int, list[PlannedRequest]]",
+    duration: float | None,
+    timeout_s: float,
     rows: "list[Row]",
-) -> None:  # fmt: skip
+) -> None:
     from aie.bench.load import Sampler, run_level
     from aie.bench.report import summarize
 
     names = asyncio.run(_batch_metric(target))
     # A warm-up in the shape of the run, not counted: the first requests of a server pay for page faults and caches.
     warm_up = next(iter(plans.values()))[:2]
-    asyncio.run(run_level(target.endpoint, target.model, warm_up, 2, timeout_s=timeout_s,
-                          sampler=Sampler(target.endpoint, None, lambda: None)))  # fmt: skip
+    asyncio.run(
+        run_level(
+            target.endpoint,
+            target.model,
+            warm_up,
+            2,
+            timeout_s=timeout_s,
+            sampler=Sampler(target.endpoint, None, lambda: None),
+        )
+    )
     for level, plan in plans.items():
         progress = _Progress(level, len(plan))
         sampler = Sampler(target.endpoint, names, target.rss_bytes)
-        result = asyncio.run(run_level(target.endpoint, target.model, plan, level, sampler=sampler, timeout_s=timeout_s,
-                                       duration_s=duration, on_done=progress.step))  # fmt: skip
+        result = asyncio.run(
+            run_level(
+                target.endpoint,
+                target.model,
+                plan,
+                level,
+                sampler=sampler,
+                timeout_s=timeout_s,
+                duration_s=duration,
+                on_done=progress.step,
+            )
+        )
         rows.append(summarize(result))
         progress.end()
 
@@ -157,14 +201,19 @@ def _parse_levels(text: str) -> list[int]:
     except ValueError:
         levels = []
     if not levels or any(not 1 <= level <= 4096 for level in levels):
-        raise InvalidInputError(f"--concurrency is {text!r}; give numbers from 1 to 4096 such as 1,8,32.", param="concurrency")
+        raise InvalidInputError(
+            f"--concurrency is {text!r}; give numbers from 1 to 4096 such as 1,8,32.", param="concurrency"
+        )
     return list(dict.fromkeys(levels))
 
 
 def _plan(
-    levels: list[int], requests: int | None, duration: float | None,
-    lengths: tuple[tuple[int, int], tuple[int, int]], seed: int,
-) -> "dict[int, list[PlannedRequest]]":  # fmt: skip
+    levels: list[int],
+    requests: int | None,
+    duration: float | None,
+    lengths: tuple[tuple[int, int], tuple[int, int]],
+    seed: int,
+) -> "dict[int, list[PlannedRequest]]":
     from aie.bench.workload import plan_requests
 
     plans = {}
@@ -177,7 +226,10 @@ def _plan(
 
 def _print_footer(rows: "list[Row]", target: "Target") -> None:
     prompt, output = sum(row.prompt_tokens for row in rows), sum(row.output_tokens for row in rows)
-    print(f"{target.model} · {prompt} prompt and {output} output tokens · " + " · ".join(f"{k} {v}" for k, v in _context().items()))
+    print(
+        f"{target.model} · {prompt} prompt and {output} output tokens · "
+        + " · ".join(f"{k} {v}" for k, v in _context().items())
+    )
     if any(row.answered < 100 for row in rows):
         print("P99 of fewer than 100 answers is the largest of them; raise --requests for a tail that means something.")
     for row in rows:

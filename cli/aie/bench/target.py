@@ -72,7 +72,9 @@ def own_server(arguments: list[str]) -> Iterator[tuple[str, int]]:
         log = Path(folder) / "server.log"
         with log.open("wb") as sink:
             # Its own session: a Ctrl-C at the terminal reaches only us, and we stop the server in good order.
-            server = subprocess.Popen(command, stdout=sink, stderr=sink, stdin=subprocess.DEVNULL, start_new_session=True)
+            server = subprocess.Popen(
+                command, stdout=sink, stderr=sink, stdin=subprocess.DEVNULL, start_new_session=True
+            )
         try:
             _wait_until_ready(server, port, log)
             yield f"http://127.0.0.1:{port}", server.pid

@@ -8,13 +8,16 @@ from aie_engine import InvalidInputError
 __all__ = ["PlannedRequest", "parse_lengths", "plan_requests"]
 
 # Common words, so that a word is about one token for any English tokenizer.
-_WORDS = (
-    "time year people way day man thing woman life child world school state family student group country problem hand "
-    "part place case week company system program question work government number night point home water room mother "
-    "area money story fact month lot right study book eye job word business issue side kind head house service friend "
-    "father power hour game line end member law car city community name president team minute idea body information "
-    "back parent face others level office door health person art war history party result change morning reason "
-    "research girl guy moment air teacher force education and or but with from into over under after before while"
+_WORDS = "".join(
+    (
+        "time year people way day man thing woman life child world school state family student group country problem ",
+        "hand part place case week company system program question work government number night point home water ",
+        "room mother area money story fact month lot right study book eye job word business issue side kind head ",
+        "house service friend father power hour game line end member law car city community name president team ",
+        "minute idea body information back parent face others level office door health person art war history party ",
+        "result change morning reason research girl guy moment air teacher force education and or but with from into ",
+        "over under after before while",
+    )
 ).split()
 _WORDS_PER_TOKEN = 0.95
 
@@ -33,7 +36,9 @@ def parse_lengths(text: str, *, param: str) -> tuple[int, int]:
     try:
         bounds = int(low), int(high or low)
     except ValueError:
-        raise InvalidInputError(f"--{param} is {text!r}; give a number (128) or a range (64-192).", param=param) from None
+        raise InvalidInputError(
+            f"--{param} is {text!r}; give a number (128) or a range (64-192).", param=param
+        ) from None
     if not 1 <= bounds[0] <= bounds[1] <= 1_000_000:
         raise InvalidInputError(f"--{param} is {text!r}; give positive lengths, the smaller first.", param=param)
     return bounds

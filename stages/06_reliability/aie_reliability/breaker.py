@@ -1,10 +1,10 @@
 """Circuit breaker: after repeated failures of the engine, fail fast and let it recover.
 
     CLOSED ──threshold failures in a row──▶ OPEN ──recovery_s pass──▶ HALF_OPEN ──probe succeeds──▶ CLOSED
-                                             ▲                            │
-                                             └──────── probe fails or hangs ┘
+                                            ▲                             │
+                                            └──── probe fails or hangs ───┘
 
-Why in a row: a share of failures needs a window and a floor of calls to be meaningful, and an engine that answers at all
+Why in a row: a share of failures needs a window and a floor of calls to mean anything, and an engine that answers at all
 resets the count. Why the probe has a deadline: a breaker that waits for ever for a hung probe never closes again.
 Source: M. Nygard, "Release It!" (2007), ch. 5.
 """

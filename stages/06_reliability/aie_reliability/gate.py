@@ -10,11 +10,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
 
-from aie_server import AdmitRequest
-
 from aie_reliability.config import ReliabilityConfig
 from aie_reliability.errors import DrainingError, OverloadedError
 from aie_reliability.rate_limit import RateLimiter
+from aie_server import AdmitRequest
 
 __all__ = ["AdmissionGate"]
 
@@ -56,7 +55,9 @@ class AdmissionGate:
     def admit(self, request: AdmitRequest) -> AbstractContextManager[None]:
         """A place for one request, held while the context is open. Raises a `RefusedError`."""
         if self._draining_since_s is not None:
-            raise DrainingError("The server is shutting down and takes no new requests.", retry_after_s=self._drain_left_s())
+            raise DrainingError(
+                "The server is shutting down and takes no new requests.", retry_after_s=self._drain_left_s()
+            )
         if self._limiter is not None:
             self._limiter.check(request.client_key)
         with self._lock:

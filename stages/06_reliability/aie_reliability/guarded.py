@@ -18,7 +18,6 @@ from aie_engine import (
     TokenEvent,
     TokenStream,
 )
-
 from aie_reliability.breaker import BreakerState, CircuitBreaker, Permit
 
 __all__ = ["GuardedEngine"]
@@ -37,7 +36,7 @@ class GuardedEngine:
 
     @property
     def is_alive(self) -> bool:
-        """False while the breaker is open: a request would not be served. Half open counts as alive, or no probe came."""
+        """False while the breaker is open. Half open counts as alive, or no probe would ever come."""
         return self._engine.is_alive and self.breaker.state is not BreakerState.OPEN
 
     def submit(self, request: GenerateRequest) -> TokenStream:
@@ -45,7 +44,9 @@ class GuardedEngine:
         try:
             stream = self._engine.submit(request)
         except BaseException as error:
-            is_fault = not isinstance(error, AieError) or (error.status >= 500 and not isinstance(error, QueueFullError))
+            is_fault = not isinstance(error, AieError) or (
+                error.status >= 500 and not isinstance(error, QueueFullError)
+            )
             (permit.failure if is_fault else permit.abandon)()
             raise
         return _GuardedStream(stream, permit)

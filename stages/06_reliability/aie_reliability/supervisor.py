@@ -100,7 +100,9 @@ class SupervisedEngine:
         if self._next_try_s is None:
             if now - self._started_s >= self._max_backoff_s:
                 self._backoff_s = self._first_backoff_s
-            _log.error("the engine (pid %s) died; restarting in %.1f s", self._engine.stats().worker_pid, self._backoff_s)
+            _log.error(
+                "the engine (pid %s) died; restarting in %.1f s", self._engine.stats().worker_pid, self._backoff_s
+            )
             self._next_try_s = now + self._backoff_s
         if now < self._next_try_s:
             return False
