@@ -14,6 +14,7 @@ Layers, lowest first; each imports only those above it in this list:
 It knows nothing of requests and batches.
 """
 
+from aie_loader.chat import ChatTemplate
 from aie_loader.config import ModelConfig
 from aie_loader.errors import (
     ChatTemplateError,
@@ -35,10 +36,15 @@ from aie_loader.errors import (
 )
 from aie_loader.formats import Checkpoint, TensorInfo
 from aie_loader.graph import Graph, Node, Shape
+from aie_loader.incremental import IncrementalDecoder
+from aie_loader.model import Model, load_model, load_tokenizer
 from aie_loader.passes import fuse, fuse_qkv, fuse_residual, fuse_swiglu
 from aie_loader.shapes import infer_shapes
+from aie_loader.tiny import write_tiny_gguf, write_tiny_llama
+from aie_loader.tokenizer import Tokenizer
 
 __all__ = [
+    "ChatTemplate",
     "ChatTemplateError",
     "Checkpoint",
     "DuplicateNodeError",
@@ -46,16 +52,19 @@ __all__ = [
     "GraphCycleError",
     "GraphError",
     "GraphShapeError",
+    "IncrementalDecoder",
     "MalformedHeaderError",
     "MissingFileError",
     "MissingInputError",
     "MissingTensorError",
+    "Model",
     "ModelConfig",
     "ModelFileError",
     "Node",
     "Shape",
     "TensorInfo",
     "TensorShapeError",
+    "Tokenizer",
     "TokenizerError",
     "TruncatedFileError",
     "UnknownArchitectureError",
@@ -66,4 +75,8 @@ __all__ = [
     "fuse_residual",
     "fuse_swiglu",
     "infer_shapes",
+    "load_model",
+    "load_tokenizer",
+    "write_tiny_gguf",
+    "write_tiny_llama",
 ]

@@ -1,0 +1,149 @@
+"""A model file or folder into everything that an engine needs: configuration, graph, tokenizer, chat template.
+
+Two entries, because two processes need different halves. `load_model` maps the weights and builds the graph: for the
+worker that computes. `load_tokenizer` reads only headers and small files: for the process that talks HTTP.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from aie_loader.architectures import Architecture, architecture_of_gguf, architecture_of_json
+from aie_loader.chat import ChatTemplate
+from aie_loader.config import ModelConfig
+from aie_loader.errors import MissingFileError, ModelFileError
+from aie_loader.formats import (
+    Checkpoint,
+    open_folder,
+    open_gguf,
+    open_safetensors,
+    read_gguf_header,
+    read_json_object,
+)
+from aie_loader.formats.source import SourceFile
+from aie_loader.graph import Graph
+from aie_loader.tokenizer import Tokenizer
+
+__all__ = ["Model", "load_model", "load_tokenizer"]
+
+Format = Literal["gguf", "safetensors"]
+
+
+@dataclass(slots=True)
+class Model:
+    """A loaded model. Weights are views of mapped files: they cost memory only as far as they are touched."""
+
+    name: str
+    path: Path
+    format: Format
+    config: ModelConfig
+    graph: Graph  # unfused; `aie_loader.fuse` makes it faster
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    metadata: Mapping[str, object]  # GGUF keys, or the contents of config.json
+    load_seconds: float
+    weight_bytes: int  # as stored in the file
+    checkpoint: Checkpoint = field(repr=False)
+
+    def close(self) -> None:
+        """Forget the weights. Matrices that somebody still holds stay valid; the mapping ends with the last of them."""
+        self.checkpoint.close()
+        self.graph = Graph(self.graph.inputs, self.graph.nodes, self.graph.outputs)
+
+
+def load_model(path: Path | str) -> Model:
+    """Load a `.gguf` file, a Hugging Face folder with safetensors, or one `.safetensors` file beside its config.json.
+
+    Raises ModelFileError leaves for files that are not what they claim, UnsupportedModelError for features that are
+    missing here, TokenizerError where the tokenizer is missing or broken; each names file and thing.
+    """
+    start = time.perf_counter()
+    path = Path(path)
+    kind = detect_format(path)
+    checkpoint: Checkpoint
+    if kind == "gguf":
+        checkpoint = open_gguf(path)
+        metadata = checkpoint.metadata
+        architecture, config = _config_from_gguf(path, metadata)
+        tokenizer, template = _text_from_gguf(metadata)
+    else:
+        folder = path if path.is_dir() else path.parent
+        metadata = read_json_object(_config_path(folder))
+        architecture, config = _config_from_folder(folder, metadata)
+        tokenizer, template = _text_from_folder(folder)
+        checkpoint = open_folder(folder) if path.is_dir() else open_safetensors(path)
+    config, graph = architecture.build(config, checkpoint.tensors, str(path))
+    return Model(
+        name=model_name(path),
+        path=path,
+        format=kind,
+        config=config,
+        graph=graph,
+        tokenizer=tokenizer,
+        chat_template=template,
+        metadata=metadata,
+        load_seconds=time.perf_counter() - start,
+        weight_bytes=sum(matrix.nbytes for matrix in graph.weights.values()),
+        checkpoint=checkpoint,
+    )
+
+
+def load_tokenizer(path: Path | str) -> tuple[Tokenizer, ChatTemplate | None, ModelConfig]:
+    """Tokenizer, chat template and configuration, without touching or mapping any weight."""
+    path = Path(path)
+    if detect_format(path) == "gguf":
+        metadata = read_gguf_header(path).metadata
+        return (*_text_from_gguf(metadata), _config_from_gguf(path, metadata)[1])
+    folder = path if path.is_dir() else path.parent
+    config = _config_from_folder(folder, read_json_object(_config_path(folder)))[1]
+    return (*_text_from_folder(folder), config)
+
+
+def detect_format(path: Path) -> Format:
+    """By content, not by name: a file that starts with GGUF's magic number, a folder, or a `.safetensors` file."""
+    if path.is_dir():
+        return "safetensors"
+    with SourceFile(path) as source:
+        start = source.read(0, min(4, source.size_bytes))
+    if start in (b"GGUF", b"FUGG") or path.suffix.lower() == ".gguf":
+        return "gguf"
+    if path.suffix.lower() == ".safetensors":
+        return "safetensors"
+    raise ModelFileError(f"{path} is neither a GGUF file nor a .safetensors file nor a model folder")
+
+
+def model_name(path: Path) -> str:
+    """File name without its suffix, or the folder's name."""
+    path = path.resolve()
+    return path.name if path.is_dir() else path.stem
+
+
+def _config_from_gguf(path: Path, metadata: Mapping[str, object]) -> tuple[Architecture, ModelConfig]:
+    architecture = architecture_of_gguf(metadata, str(path))
+    return architecture, architecture.from_gguf(metadata, str(path))
+
+
+def _config_path(folder: Path) -> Path:
+    path = folder / "config.json"
+    if not path.exists():
+        raise MissingFileError(f"{folder} holds no config.json, so it is not a model folder")
+    return path
+
+
+def _config_from_folder(folder: Path, config: Mapping[str, object]) -> tuple[Architecture, ModelConfig]:
+    where = str(folder / "config.json")
+    architecture = architecture_of_json(config, where)
+    generation = folder / "generation_config.json"
+    more = read_json_object(generation) if generation.exists() else None
+    return architecture, architecture.from_json(config, more, where)
+
+
+def _text_from_gguf(metadata: Mapping[str, object]) -> tuple[Tokenizer, ChatTemplate | None]:
+    tokenizer = Tokenizer.from_gguf(metadata)
+    return tokenizer, ChatTemplate.from_gguf(metadata)
+
+
+def _text_from_folder(folder: Path) -> tuple[Tokenizer, ChatTemplate | None]:
+    return Tokenizer.from_folder(folder), ChatTemplate.from_folder(folder)
