@@ -34,6 +34,7 @@ from aie_loader.errors import (
     UnsupportedModelError,
     UnsupportedTensorTypeError,
 )
+from aie_loader.export import export_safetensors
 from aie_loader.formats import Checkpoint, TensorInfo
 from aie_loader.graph import Graph, Node, Shape
 from aie_loader.incremental import IncrementalDecoder
@@ -70,6 +71,7 @@ __all__ = [
     "UnknownArchitectureError",
     "UnsupportedModelError",
     "UnsupportedTensorTypeError",
+    "export_safetensors",
     "fuse",
     "fuse_qkv",
     "fuse_residual",

@@ -8,7 +8,7 @@
     │   ├── TensorShapeError             wrong_tensor_shape       a tensor's shape contradicts the configuration
     │   ├── MissingTensorError           missing_tensor           the graph needs a tensor that is not there
     │   └── MissingFileError             missing_model_file       a path, or a part of a model folder, is not there
-    ├── UnsupportedModelError            unsupported_model        a sound file, but a model feature aie does not have yet
+    ├── UnsupportedModelError            unsupported_model        a sound file, but a feature aie does not have yet
     │   └── UnknownArchitectureError     unknown_architecture
     ├── TokenizerError                   invalid_tokenizer        missing, of an unknown kind, or inconsistent
     ├── ChatTemplateError                chat_template_error      it is broken, or refuses these messages

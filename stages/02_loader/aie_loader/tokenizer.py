@@ -92,7 +92,7 @@ class Tokenizer:
             raise InvalidInputError("the text is not valid Unicode: it has a lone surrogate") from error
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
-        """Text of `ids`. Bytes that are no UTF-8 become U+FFFD; ids without a token (padded vocabularies) are skipped."""
+        """Text of `ids`. Bytes that are no UTF-8 become U+FFFD; ids without a token (padded vocabulary) vanish."""
         try:
             return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
         except OverflowError as error:
@@ -120,6 +120,10 @@ class Tokenizer:
             )
         kinds = " + ".join(self._decoder_kinds) or "none"
         raise TokenizerError(f"cannot stream text from a tokenizer with decoder {kinds}")
+
+    def to_json(self) -> str:
+        """The whole tokenizer in the format of `tokenizer.json`."""
+        return self._backend.to_str(pretty=True)
 
     def _without_special(self) -> tokenizers.Tokenizer:
         # The flag is a setting of the whole object, so threads that want it differently need an object each.
