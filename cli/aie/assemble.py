@@ -144,7 +144,7 @@ def _refuse_what_is_not_there(settings: ServeSettings) -> None:
         raise InvalidInputError(f"device is {settings.device!r}; choose auto, cpu or cuda.", param="device")
     if settings.workers not in (0, 1):
         raise InvalidInputError(
-            f"workers is {settings.workers}; a model has one worker process (1) or runs in the server's own (0) so far.",
+            f"workers is {settings.workers}; a model has one worker process (1) or runs in the server's own (0).",
             param="workers",
         )
 

@@ -179,13 +179,17 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]
 async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> AsyncIterator[bytes]:
     """The body in the pieces in which it arrives."""
     if "chunked" in headers.get("transfer-encoding", "").lower():
-        while size := int((await reader.readline()).split(b";")[0].strip() or b"x", 16):
+        while size := _chunk_size(await reader.readuntil(b"\n")):
             yield (await reader.readexactly(size + 2))[:-2]
     elif "content-length" in headers:
         yield await reader.readexactly(int(headers["content-length"]))
     else:
         while piece := await reader.read(1 << 16):
             yield piece
+
+
+def _chunk_size(line: bytes) -> int:
+    return int(line.split(b";")[0], 16)
 
 
 async def _events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -168,8 +168,9 @@ async def _batch_metric(target: "Target") -> tuple[str, str] | None:
     except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError):
         return None
     for prefix in ("aie_", "vllm:"):
-        if f"\n{prefix}batch_size_sum" in text:
-            return f"{prefix}batch_size_sum", f"{prefix}batch_size_count"
+        names = f"{prefix}engine_step_requests_total", f"{prefix}engine_steps_total"
+        if all(f"\n{name}" in text for name in names):
+            return names
     return None
 
 

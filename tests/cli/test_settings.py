@@ -1,0 +1,85 @@
+"""Defaults < file < environment < flags, each with its origin, and nonsense is named."""
+
+import pytest
+
+from aie.settings import load_settings, parse_bytes
+from aie_engine import InvalidInputError
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(text):
+        path = tmp_path / "aie.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_layers_and_origins(file):
+    path = file('port = 1\nhost = "0.0.0.0"\nmax-queue = 7\n')
+    settings = load_settings(
+        {"port": 3, "host": None}, config_file=path, environ={"AIE_PORT": "2", "AIE_MAX_QUEUE": "8"}
+    )
+    assert (settings.port, settings.host, settings.max_queue, settings.max_batch_size) == (3, "0.0.0.0", 8, 64)
+    assert settings.origins == {"port": "flag", "host": str(path), "max_queue": "AIE_MAX_QUEUE"}
+
+
+def test_types_of_the_environment():
+    environ = {
+        "AIE_MODELS": "a,b",
+        "AIE_MEMDEBUG": "yes",
+        "AIE_RATE_LIMIT": "2.5",
+        "AIE_THREADS": "3",
+        "AIE_API_KEY": "",
+    }
+    settings = load_settings({}, environ=environ)
+    assert settings.models == ("a", "b")
+    assert settings.memdebug is True
+    assert settings.rate_limit == 2.5
+    assert settings.threads == 3
+    assert settings.api_key is None  # empty is the same as absent
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("prot = 1", "prot"),
+        ("port = true", "port"),
+        ('port = "x"', "port"),
+        ("memdebug = 3", "memdebug"),
+        ("port = ", "not valid TOML"),
+        ("host = 5", "host"),
+    ],
+)
+def test_bad_file(file, text, word):
+    with pytest.raises(InvalidInputError, match=word) as error:
+        load_settings({}, config_file=file(text), environ={})
+    assert error.value.exit_code == 2
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(InvalidInputError, match="cannot be read"):
+        load_settings({}, config_file=tmp_path / "none.toml", environ={})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("4096", 4096),
+        ("512MiB", 512 << 20),
+        ("1.5g", 3 << 29),
+        ("2 GiB", 2 << 30),
+        ("10MB", 10_000_000),
+        ("64k", 65536),
+    ],
+)
+def test_parse_bytes(text, expected):
+    assert parse_bytes(text, param="kv_memory") == expected
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1GiB", "0", "1XiB", "nan", "inf", "1e400"])
+def test_parse_bytes_refuses(text):
+    with pytest.raises(InvalidInputError) as error:
+        parse_bytes(text, param="kv_memory")
+    assert error.value.param == "kv_memory"
