@@ -5,7 +5,13 @@ The tree (each stage adds its own leaves in its own `errors.py`):
     AieError                       500  exit 1   the root; never raised itself
     ├── InvalidInputError          400  exit 2   the caller's fault: a request, a flag, a broken file
     ├── EnvironmentLacksError      500  exit 3   the machine's fault: no compiler, no network, port in use, disk full
-    └── (leaves of each stage)
+    │   └── NativeUnavailableError               the C kernels cannot be built or loaded
+    ├── MemoryMisuseError          500  exit 1   a reference count was broken; carries both call stacks
+    │   ├── DoubleFreeError                      released more often than retained
+    │   ├── UseAfterFreeError                    touched after the last release
+    │   └── ForeignFreeError                     given back to a pool that did not make it
+    ├── OutOfMemoryError           503  exit 1   the pool's budget or the machine is exhausted
+    └── (leaves of each later stage)
 
 `assert` is for our own bugs; these are for the caller's and the world's faults. A message is one sentence that says
 what is wrong with which thing, and where a remedy exists, a second one that names it.
@@ -101,7 +107,7 @@ class OutOfMemoryError(AieError):
 
 
 def _describe(stacks: dict[str, tuple[Frame, ...]]) -> list[str]:
-    """Each stack under its title, one line per frame, innermost first; one line that says how to see them if unknown."""
+    """Each stack under its title, one line per frame, innermost first; if none is known, how to come by them."""
     if not any(stacks.values()):
         return ["  call stacks unknown, since the ledger was off: MemoryPool(ledger=Ledger(enabled=True)) records them"]
     lines = []

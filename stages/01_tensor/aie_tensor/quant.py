@@ -175,9 +175,11 @@ def _pack_nibbles(levels: Bytes) -> Bytes:
 
 
 def _reciprocal(scale: Floats) -> Floats:
-    """1 / scale, and 0 for the scale 0 of an all-zero (or constant) block."""
+    """1 / scale, and 0 for the scale of an all-zero (or constant) block, or one so small that 1 / scale overflows: its
+    half-precision rounding is 0, so every level means the same."""
     with np.errstate(divide="ignore", over="ignore"):
-        return np.where(scale == 0, np.float32(0), np.float32(1) / scale).astype(np.float32)
+        inverse = np.float32(1) / scale
+    return np.where(np.isfinite(inverse), inverse, np.float32(0)).astype(np.float32)
 
 
 def _half(scale: Floats) -> Bytes:

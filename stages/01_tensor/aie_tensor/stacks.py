@@ -15,8 +15,11 @@ __all__ = ["Frame", "RawStack", "StackTable", "resolve"]
 # (code object, instruction offset) per frame, innermost first
 RawStack = tuple[tuple[CodeType, int], ...]
 
-_OWN_FILES = frozenset(str(Path(__file__).parent / name) for name in ("stacks.py", "tensor.py"))
-_OWN_FOLDER = str(Path(__file__).parent / "memory")
+# A stack starts at the line that asked for memory, not inside the code that serves it.
+_OWN_FILES = frozenset(
+    str(Path(__file__).parent / name)
+    for name in ("stacks.py", "tensor.py", "memory/allocation.py", "memory/ledger.py", "memory/pool.py")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +43,10 @@ class StackTable:
         self._stacks: dict[tuple[int, ...], RawStack] = {}
 
     def capture(self) -> RawStack:
-        """The current stack, innermost first. The memory package's own frames are in it; `resolve` drops them."""
+        """The current stack, innermost first, without the memory package's own frames."""
         frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename in _OWN_FILES:
+            frame = frame.f_back
         taken: list[tuple[CodeType, int]] = []
         key: list[int] = []
         while frame is not None and len(taken) < self.max_frames:
@@ -53,13 +58,8 @@ class StackTable:
 
 
 def resolve(stack: RawStack) -> tuple[Frame, ...]:
-    """Frames as text, innermost first, without those of the memory package itself: the first is the line that asked."""
-    frames = [Frame(code.co_filename, _line(code, offset), code.co_qualname) for code, offset in stack]
-    return tuple(frame for frame in frames if not _is_own(frame.file))
-
-
-def _is_own(file: str) -> bool:
-    return file in _OWN_FILES or file.startswith(_OWN_FOLDER)
+    """The frames as text, innermost first: the first is the line that asked."""
+    return tuple(Frame(code.co_filename, _line(code, offset), code.co_qualname) for code, offset in stack)
 
 
 def _line(code: CodeType, offset: int) -> int:
