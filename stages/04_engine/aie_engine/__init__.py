@@ -5,19 +5,26 @@ Layout, each line built on those above it:
     params, requests, stats, errors      what goes in and comes out
     batch, kv_cache, executors/          one step of the model: arrays in, logits out
     sampling                             logits in, tokens out
-    core                                 the loop's one step: commands, schedule, execute, sample, events
-    streams, local                       the loop in a thread of this process
-    frames, worker, client               the loop in a process of its own, behind a pipe
+    assembler, core                      one step of the engine: schedule, assemble, execute, sample, events
+    loop                                 the step again and again, in one thread, fed through a queue
+    sizing, build                        a configuration into a core that is ready
+    streams, registry, local             the engine in a thread of this process
+    frames, worker, client               the engine in a process of its own, behind a pipe
     start, text                          what the stages above call first
 """
 
+from aie_engine.build import EngineParts, Report, build_engine
+from aie_engine.client import WorkerEngine
 from aie_engine.config import EngineConfig
 from aie_engine.errors import EngineDeadError, UnsupportedOpError
+from aie_engine.local import LocalEngine
 from aie_engine.params import SamplingParams
 from aie_engine.protocol import EngineClient, EngineInfo
 from aie_engine.requests import ErrorInfo, FinishReason, GenerateRequest, TokenEvent, TokenLogprobs
+from aie_engine.start import start_engine
 from aie_engine.stats import EngineStats
 from aie_engine.streams import TokenStream
+from aie_engine.text import TextModel, load_text_model
 from aie_scheduler import QueueFullError, RequestTooLongError
 from aie_tensor import AieError, EnvironmentLacksError, InvalidInputError
 
@@ -27,17 +34,25 @@ __all__ = [
     "EngineConfig",
     "EngineDeadError",
     "EngineInfo",
+    "EngineParts",
     "EngineStats",
     "EnvironmentLacksError",
     "ErrorInfo",
     "FinishReason",
     "GenerateRequest",
     "InvalidInputError",
+    "LocalEngine",
     "QueueFullError",
+    "Report",
     "RequestTooLongError",
     "SamplingParams",
+    "TextModel",
     "TokenEvent",
     "TokenLogprobs",
     "TokenStream",
     "UnsupportedOpError",
+    "WorkerEngine",
+    "build_engine",
+    "load_text_model",
+    "start_engine",
 ]

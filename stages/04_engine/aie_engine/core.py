@@ -14,8 +14,8 @@ import logging
 import random
 import time
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import asdict, dataclass
 
-import msgspec
 import numpy as np
 
 from aie_engine.assembler import BatchAssembler
@@ -35,6 +35,19 @@ MAX_FAILED_STEPS = 3
 
 _log = logging.getLogger("aie.engine")
 _NOT_NUMBERS = ErrorInfo("engine_fault", "The model's output for this request was not a number; the request was ended.")
+
+
+@dataclass(slots=True)
+class _Counters:
+    """As in `EngineStats`."""
+
+    steps: int = 0
+    batch_size_sum: int = 0
+    tokens_prefill: int = 0
+    tokens_decode: int = 0
+    step_time_s: float = 0.0
+    execute_time_s: float = 0.0
+    failed_steps: int = 0
 
 
 class _Generation:
@@ -84,9 +97,7 @@ class EngineCore:
         self._events: list[TokenEvent] = []
         self._num_failed_in_row = 0
         self._last_step_s = clock()
-        self._steps = self._failed_steps = self._batch_size_sum = 0
-        self._tokens_prefill = self._tokens_decode = 0
-        self._step_time_s = self._execute_time_s = 0.0
+        self._counters = _Counters()
 
     @property
     def has_work(self) -> bool:
@@ -114,7 +125,7 @@ class EngineCore:
             self._refuse(request, error_info(error))
             return
         if params.seed is None:
-            params = msgspec.structs.replace(params, seed=self._seeds.getrandbits(63))
+            params = params.with_seed(self._seeds.getrandbits(63))
         self._generations[request.request_id] = _Generation(request, params, self._eos_token_ids)
 
     def cancel(self, request_id: str) -> None:
@@ -142,7 +153,7 @@ class EngineCore:
             if plan.chunks:
                 self._run(plan)
                 self._last_step_s = self.clock()
-                self._step_time_s += self._last_step_s - began
+                self._counters.step_time_s += self._last_step_s - began
         events, self._events = self._events, []
         return events
 
@@ -163,22 +174,20 @@ class EngineCore:
             kv_usage=used / queue.num_blocks if queue.num_blocks else 0.0,
             num_free_blocks=queue.num_free_blocks,
             num_preemptions=queue.num_preemptions,
-            steps=self._steps,
-            batch_size_sum=self._batch_size_sum,
-            tokens_prefill=self._tokens_prefill,
-            tokens_decode=self._tokens_decode,
-            step_time_s=self._step_time_s,
-            execute_time_s=self._execute_time_s,
-            failed_steps=self._failed_steps,
             last_step_age_s=self.clock() - self._last_step_s,
+            **asdict(self._counters),
         )
+
+    def reset_counters(self) -> None:
+        """Count from here, so that a warm-up is not in the figures."""
+        self._counters = _Counters()
 
     def _run(self, plan: StepPlan) -> None:
         chunks = plan.chunks
         members = [self._generations[chunk.request_id] for chunk in chunks]
         sampling = [member for chunk, member in zip(chunks, members, strict=True) if chunk.samples]
-        self._steps += 1
-        self._batch_size_sum += len(chunks)
+        self._counters.steps += 1
+        self._counters.batch_size_sum += len(chunks)
         try:
             output = self._compute(chunks, members, sampling)
         except Exception as error:  # whatever a kernel or our own code raised, the other requests must not suffer
@@ -187,7 +196,7 @@ class EngineCore:
         self._num_failed_in_row = 0
         for chunk, member in zip(chunks, members, strict=True):
             if chunk.start < member.num_prompt:
-                self._tokens_prefill += chunk.num_tokens
+                self._counters.tokens_prefill += chunk.num_tokens
         self._scheduler.update(plan, self._take(sampling, output))
 
     def _compute(
@@ -196,7 +205,7 @@ class EngineCore:
         batch = self._assembler.assemble(chunks, [member.tokens for member in members])
         began = self.clock()
         logits = self._executor.run(batch)
-        self._execute_time_s += self.clock() - began
+        self._counters.execute_time_s += self.clock() - began
         if not sampling:
             return SampleOutput([], [], frozenset())
         return sample(
@@ -217,7 +226,7 @@ class EngineCore:
                 self._fail(request_id, _NOT_NUMBERS)
                 finished.append(request_id)
                 continue
-            self._tokens_decode += 1
+            self._counters.tokens_decode += 1
             reason = member.append(token_id)
             if reason is not None:
                 finished.append(request_id)
@@ -227,7 +236,7 @@ class EngineCore:
 
     def _fail_step(self, plan: StepPlan, error: Exception) -> None:
         _log.error("a step of %d requests failed", len(plan.chunks), exc_info=error)
-        self._failed_steps += 1
+        self._counters.failed_steps += 1
         self._num_failed_in_row += 1
         for chunk in plan.chunks:
             self._scheduler.cancel(chunk.request_id)

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from aie_engine.config import EngineConfig
+from aie_engine.outstanding import Outstanding
 from aie_engine.protocol import EngineInfo
 from aie_engine.requests import GenerateRequest, TokenEvent
 from aie_engine.stats import EngineStats
@@ -23,7 +24,6 @@ __all__ = [
     "Cancel",
     "Died",
     "FromWorker",
-    "Outstanding",
     "Progress",
     "Ready",
     "StartFailed",
@@ -31,6 +31,7 @@ __all__ = [
     "Stop",
     "Submit",
     "ToWorker",
+    "Topic",
     "decode_config",
     "decode_from_worker",
     "decode_to_worker",
@@ -51,11 +52,14 @@ class Cancel(_Frame, frozen=True):
     request_id: str
 
 
+Topic = Literal["stats", "outstanding"]
+
+
 class Ask(_Frame, frozen=True):
     """Answered between two steps by an `Answer` of the same number."""
 
     number: int
-    about: Literal["stats", "outstanding"]
+    about: Topic
 
 
 class Stop(_Frame, frozen=True):
@@ -84,15 +88,6 @@ class StartFailed(_Frame, frozen=True):
 class StepFrame(_Frame, frozen=True):
     events: list[TokenEvent]
     stats: EngineStats | None = None  # where they are due
-
-
-class Outstanding(msgspec.Struct, frozen=True):
-    """One live allocation or KV block."""
-
-    owner: str
-    nbytes: int
-    age_s: float
-    stack: list[str]  # "file:line function", innermost first
 
 
 class Answer(_Frame, frozen=True):

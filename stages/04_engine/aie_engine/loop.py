@@ -17,11 +17,12 @@ from aie_engine.core import EngineCore
 from aie_engine.requests import TokenEvent
 from aie_engine.stats import EngineStats
 
-__all__ = ["Command", "Deliver", "EngineLoop"]
+__all__ = ["Command", "Deliver", "EngineLoop", "Inbox"]
 
 STATS_EVERY_S = 0.25
 
 Command = Callable[[EngineCore], None]
+Inbox = queue.SimpleQueue[Command | None]  # None: stop
 
 _log = logging.getLogger("aie.engine")
 
@@ -35,11 +36,13 @@ class Deliver(Protocol):
 class EngineLoop:
     """`run` in one thread; `put` and `stop` from any."""
 
-    def __init__(self, core: EngineCore, deliver: Deliver, *, stats_every_s: float = STATS_EVERY_S) -> None:
+    def __init__(
+        self, core: EngineCore, deliver: Deliver, *, inbox: Inbox | None = None, stats_every_s: float = STATS_EVERY_S
+    ) -> None:
         self._core = core
         self._deliver = deliver
         self._stats_every_s = stats_every_s
-        self._inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._inbox: Inbox = queue.SimpleQueue() if inbox is None else inbox
         self._process = psutil.Process()
         self._stats_due_s = core.clock()
 

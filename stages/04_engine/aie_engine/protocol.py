@@ -52,7 +52,7 @@ class EngineClient(Protocol):
         ...
 
     def outstanding(self) -> list[Mapping[str, object]]:
-        """With `memdebug`: each live allocation and KV block as {owner, nbytes, age_s, stack: ["file:line function"]}."""
+        """With `memdebug`, each live allocation and KV block: {owner, nbytes, age_s, stack: ["file:line function"]}."""
         ...
 
     def close(self, timeout_s: float = 10.0) -> None:

@@ -1,0 +1,169 @@
+"""A configuration into a core that is ready to run: the one place where all the parts of the engine meet."""
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import msgspec
+
+from aie_engine.assembler import BatchAssembler
+from aie_engine.config import EngineConfig
+from aie_engine.core import EngineCore
+from aie_engine.executors import Executor, NumpyExecutor
+from aie_engine.kv_cache import KVCache
+from aie_engine.params import SamplingParams
+from aie_engine.protocol import EngineInfo
+from aie_engine.requests import GenerateRequest
+from aie_engine.sizing import Sizes, available_cores, choose_sizes
+from aie_loader import Model, ModelConfig, fuse, load_model
+from aie_scheduler import BlockAllocator, BlockObserver, ContinuousBatcher, SchedulerConfig
+from aie_tensor import Ledger, MemoryPool, NativeUnavailableError, native
+
+__all__ = ["EngineParts", "Report", "build_engine"]
+
+Report = Callable[[str], None]  # takes a line for a person to read
+
+
+@dataclass(frozen=True)
+class EngineParts:
+    """What an engine runs on."""
+
+    core: EngineCore
+    info: EngineInfo
+    ledger: Ledger
+    close: Callable[[], None]  # gives memory and threads back
+
+
+def build_engine(config: EngineConfig, report: Report) -> EngineParts:
+    """Load the model, allocate the KV cache, build the executor and run it once.
+
+    Raises the loader's errors, `InvalidInputError` for sizes that do not go together, and `NativeUnavailableError` when
+    native kernels are demanded where no compiler is.
+    """
+    began = time.perf_counter()
+    with ExitStack() as cleanup:  # what was built so far, should the next thing fail
+        model = load_model(config.model_path)
+        cleanup.callback(model.close)
+        sizes = choose_sizes(config, model.config)
+        num_threads = config.num_threads or available_cores()
+        ledger = Ledger(enabled=config.memdebug)
+        pool = MemoryPool(ledger=ledger)
+        kv = KVCache(model.config, sizes.num_blocks, config.block_size, pool)
+        cleanup.callback(kv.close)
+        executor = _make_executor(config, model, kv, pool, sizes, num_threads, report)
+        cleanup.callback(executor.close)
+        core = _make_core(config, model.config, executor, sizes, ledger)
+        if config.warm_up:
+            _warm_up(core, config, sizes)
+        close = cleanup.pop_all().close
+    # What lives now lives as long as the engine: no garbage collection during a step needs to walk over it.
+    gc.collect()
+    gc.freeze()
+    info = EngineInfo(
+        model_name=config.model_name or model.name,
+        max_seq_len=sizes.max_seq_len,
+        vocab_size=model.config.vocab_size,
+        max_batch_size=config.max_batch_size,
+        num_kv_blocks=sizes.num_blocks,
+        block_size=config.block_size,
+        kernels=executor.kernels,
+        num_threads=num_threads,
+        eos_token_ids=model.config.eos_token_ids,
+        max_queue=config.max_queue,
+        load_s=time.perf_counter() - began,
+        weight_bytes=model.weight_bytes,
+    )
+    return EngineParts(core, info, ledger, close)
+
+
+def _make_core(
+    config: EngineConfig, model: ModelConfig, executor: Executor, sizes: Sizes, ledger: Ledger
+) -> EngineCore:
+    assembler = BatchAssembler(
+        max_batch_size=config.max_batch_size,
+        max_batch_tokens=config.max_batch_tokens,
+        max_seq_len=sizes.max_seq_len,
+        block_size=config.block_size,
+    )
+    scheduler = _make_scheduler(config, sizes, ledger)
+    return EngineCore(scheduler, executor, assembler, eos_token_ids=model.eos_token_ids, seed=config.seed)
+
+
+def _make_executor(
+    config: EngineConfig,
+    model: Model,
+    kv: KVCache,
+    pool: MemoryPool,
+    sizes: Sizes,
+    num_threads: int,
+    report: Report,
+) -> Executor:
+    library = _native_library(config, report)
+    if library is None:
+        return NumpyExecutor(fuse(model.graph), kv)
+    from aie_engine.executors.native_executor import NativeExecutor
+
+    return NativeExecutor(
+        fuse(model.graph),
+        kv,
+        library,
+        num_threads=num_threads,
+        max_tokens=config.max_batch_tokens,
+        max_rows=config.max_batch_size,
+        max_context=sizes.max_seq_len,
+        pool=pool,
+    )
+
+
+def _native_library(config: EngineConfig, report: Report) -> native.NativeLibrary | None:
+    if config.kernels == "numpy":
+        return None
+    try:
+        return native.load(report=report)
+    except NativeUnavailableError as error:
+        if config.kernels == "native":
+            raise
+        report(f"Running on NumPy, many times slower than native kernels. {error}")
+        return None
+
+
+def _make_scheduler(config: EngineConfig, sizes: Sizes, ledger: Ledger) -> ContinuousBatcher:
+    observers = _block_observers(ledger, sizes.block_bytes) if ledger.enabled else (None, None)
+    return ContinuousBatcher(
+        SchedulerConfig(
+            max_batch_size=config.max_batch_size,
+            max_batch_tokens=config.max_batch_tokens,
+            # The client side counts open requests and refuses; a burst may all wait before the first step.
+            max_queue=config.max_queue + config.max_batch_size,
+            block_size=config.block_size,
+            num_blocks=sizes.num_blocks,
+            max_seq_len=sizes.max_seq_len,
+        ),
+        allocator=BlockAllocator(sizes.num_blocks, on_allocate=observers[0], on_free=observers[1]),
+    )
+
+
+def _block_observers(ledger: Ledger, block_bytes: int) -> tuple[BlockObserver, BlockObserver]:
+    def on_allocate(owner: str, blocks: Sequence[int]) -> None:
+        for block in blocks:
+            ledger.record(("kv block", block), block_bytes, f"kv of request {owner}")
+
+    def on_free(owner: str, blocks: Sequence[int]) -> None:
+        for block in blocks:
+            ledger.forget(("kv block", block))
+
+    return on_allocate, on_free
+
+
+def _warm_up(core: EngineCore, config: EngineConfig, sizes: Sizes) -> None:
+    """A prompt and a few tokens, so that pages, caches and threads are there before the first request is."""
+    num_prompt = max(1, min(32, sizes.max_seq_len - 2))
+    sampling = SamplingParams(temperature=0.0, max_tokens=min(2, sizes.max_seq_len - num_prompt), ignore_eos=True)
+    for index in range(min(4, config.max_batch_size)):
+        core.add(GenerateRequest(f"warm-up {index}", (0,) * num_prompt, sampling))
+    while core.has_work:
+        for event in core.step():
+            assert event.error is None, f"the warm-up failed: {msgspec.to_builtins(event)}"
+    core.reset_counters()

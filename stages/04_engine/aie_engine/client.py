@@ -1,0 +1,235 @@
+"""The engine in a process of its own, seen from the front process.
+
+A thread reads the pipe and hands events to their streams. The worker's death closes the pipe, which is noticed at once,
+whatever the worker died of: every open stream then gets an error as its last event, and `submit` refuses.
+"""
+
+import atexit
+import itertools
+import logging
+import multiprocessing
+import queue
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+
+import msgspec
+
+from aie_engine import frames
+from aie_engine.build import Report
+from aie_engine.config import EngineConfig
+from aie_engine.errors import EngineDeadError, rebuild
+from aie_engine.protocol import EngineInfo
+from aie_engine.registry import StreamRegistry
+from aie_engine.requests import ErrorInfo, GenerateRequest
+from aie_engine.stats import EngineStats
+from aie_engine.streams import TokenStream
+from aie_engine.worker import worker_main
+
+__all__ = ["WorkerEngine"]
+
+_EXIT_TIMEOUT_S = 2.0  # from a closed pipe to the process's end
+_ANSWER_TIMEOUT_S = 1.0  # a step is far shorter
+_RETRY_AFTER_S = 1.0
+
+_log = logging.getLogger("aie.engine")
+
+
+class WorkerEngine:
+    """An `EngineClient`. The constructor starts the worker and returns when it is ready.
+
+    report: takes lines for a person to read meanwhile. index: which of several workers this is.
+    Raises what loading raises there, rebuilt here, and `EngineDeadError` if the worker dies before it is ready or
+    is not ready within `start_timeout_s`.
+    """
+
+    def __init__(
+        self, config: EngineConfig, report: Report | None = None, *, index: int = 0, start_timeout_s: float = 600.0
+    ) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe(duplex=True)
+        self._process = context.Process(
+            target=worker_main,
+            args=(theirs, frames.encode_config(config), index),
+            name=f"aie-engine-{index}",
+            daemon=True,
+        )
+        try:
+            self._process.start()
+        except BaseException:
+            self._pipe.close()
+            raise
+        finally:
+            theirs.close()  # else this process would hold the worker's end open, and its death would go unnoticed
+        self._pid = self._process.pid or 0
+        self._send_lock = threading.Lock()
+        self._close_lock = threading.Lock()
+        self._is_closed = False
+        self._death_reason: str | None = None  # told by the worker
+        self._questions = itertools.count()
+        self._answers: dict[int, queue.SimpleQueue[frames.Answer | None]] = {}
+        try:
+            info = _await_ready(self._pipe, self._process, report, time.monotonic() + start_timeout_s)
+        except BaseException:  # Ctrl-C too: the worker ignores it
+            self._process.kill()
+            self._release()
+            raise
+        self._stats = EngineStats(worker_pid=self._pid)
+        self._stats_at_s = time.monotonic()
+        self._streams = StreamRegistry(info, self.cancel)
+        self._info = info
+        self._reader = threading.Thread(target=self._read, name=f"aie-engine-{index}-reader", daemon=True)
+        self._reader.start()
+        # The worker ignores SIGTERM, with which multiprocessing would end it at exit, and then wait for it forever.
+        atexit.register(self.close)
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    @property
+    def is_alive(self) -> bool:
+        return not self._streams.is_dead
+
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+    def submit(self, request: GenerateRequest) -> TokenStream:
+        stream = self._streams.open(request)
+        try:
+            self._send(frames.Submit(request))
+        except OSError:
+            self._streams.forget(request.request_id)
+            raise EngineDeadError("The engine's worker has died.", retry_after_s=_RETRY_AFTER_S) from None
+        return stream
+
+    def cancel(self, request_id: str) -> None:
+        with suppress(OSError):  # the worker is dead: its streams have been ended, or are about to be
+            self._send(frames.Cancel(request_id))
+
+    def stats(self) -> EngineStats:
+        """Asks the worker, which answers between two steps; if it does not, the last figures known."""
+        self._ask("stats")
+        return msgspec.structs.replace(
+            self._stats, last_step_age_s=self._stats.last_step_age_s + time.monotonic() - self._stats_at_s
+        )
+
+    def outstanding(self) -> list[Mapping[str, object]]:
+        answer = self._ask("outstanding")
+        return [msgspec.to_builtins(entry) for entry in (answer and answer.outstanding) or ()]
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Asks the worker to end; one that does not within `timeout_s` is killed."""
+        with self._close_lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            atexit.unregister(self.close)
+            with suppress(OSError):
+                self._send(frames.Stop())
+            self._reader.join(timeout_s)
+            if self._reader.is_alive():
+                _log.warning("the engine's worker (pid %d) does not end and is killed", self._pid)
+                self._process.kill()
+                self._reader.join()
+            self._release()
+
+    def _release(self) -> None:
+        """Reap a process that has ended or is about to, and close what belongs to it."""
+        self._process.join(_EXIT_TIMEOUT_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._process.close()
+        self._pipe.close()
+
+    def _send(self, frame: frames.ToWorker) -> None:
+        data = frames.encode(frame)
+        with self._send_lock:
+            self._pipe.send_bytes(data)
+
+    def _ask(self, about: frames.Topic) -> frames.Answer | None:
+        """The worker's answer, or None if it is dead or takes too long."""
+        if not self.is_alive:
+            return None
+        number = next(self._questions)
+        answers = self._answers[number] = queue.SimpleQueue()
+        try:
+            self._send(frames.Ask(number, about))
+            return answers.get(timeout=_ANSWER_TIMEOUT_S)
+        except (OSError, queue.Empty):
+            return None
+        finally:
+            del self._answers[number]
+
+    def _read(self) -> None:
+        try:
+            while True:
+                self._take(frames.decode_from_worker(self._pipe.recv_bytes()))
+        except (EOFError, OSError):
+            pass
+        except msgspec.DecodeError:
+            _log.exception("the engine's worker (pid %d) sent what is no frame", self._pid)
+        self._streams.fail_all(ErrorInfo("engine_died", self._explain_death(), 503, _RETRY_AFTER_S))
+        for answers in list(self._answers.values()):
+            answers.put(None)
+
+    def _take(self, frame: frames.FromWorker) -> None:
+        match frame:
+            case frames.StepFrame(events, stats):
+                self._keep(stats)
+                self._streams.deliver(events)
+            case frames.Answer(number, stats, _):
+                self._keep(stats)
+                waiting = self._answers.get(number)
+                if waiting is not None:
+                    waiting.put(frame)
+            case frames.Died(reason):
+                self._death_reason = reason
+            case _:
+                raise AssertionError(f"a worker that is ready does not send {frame}")
+
+    def _keep(self, stats: EngineStats | None) -> None:
+        if stats is not None:
+            self._stats, self._stats_at_s = stats, time.monotonic()
+
+    def _explain_death(self) -> str:
+        if self._death_reason is not None:
+            return self._death_reason
+        if self._is_closed:
+            return "The engine was closed."
+        return f"The engine's worker (pid {self._pid}) {_ending(self._process)}."
+
+
+def _await_ready(pipe: Connection, process: BaseProcess, report: Report | None, until_s: float) -> EngineInfo:
+    try:
+        while pipe.poll(max(0.0, until_s - time.monotonic())):
+            match frames.decode_from_worker(pipe.recv_bytes()):
+                case frames.Ready(info):
+                    return info
+                case frames.Progress(line) if report is not None:
+                    report(line)
+                case frames.StartFailed(message, code, status, exit_code):
+                    raise rebuild(message, code=code, status=status, exit_code=exit_code)
+    except (EOFError, OSError):
+        raise EngineDeadError(f"The engine's worker {_ending(process)} before it was ready.") from None
+    raise EngineDeadError("The engine's worker was not ready in time.")
+
+
+def _ending(process: BaseProcess) -> str:
+    """How a process whose pipe is closed came to its end."""
+    process.join(_EXIT_TIMEOUT_S)
+    code = process.exitcode
+    if code is None:
+        return "closed its pipe"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

@@ -1,0 +1,106 @@
+"""The engine in a thread of this process: for learning, debugging, and demonstrations.
+
+The thread shares Python's lock with everything else in the process, so under HTTP load a worker process (`client.py`)
+is faster. Same interface, same results.
+"""
+
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+import msgspec
+
+from aie_engine.build import EngineParts, Report, build_engine
+from aie_engine.config import EngineConfig
+from aie_engine.core import EngineCore
+from aie_engine.loop import EngineLoop
+from aie_engine.outstanding import outstanding
+from aie_engine.protocol import EngineInfo
+from aie_engine.registry import StreamRegistry
+from aie_engine.requests import ErrorInfo, GenerateRequest, TokenEvent
+from aie_engine.stats import EngineStats
+from aie_engine.streams import TokenStream
+
+__all__ = ["LocalEngine"]
+
+_STATS_TIMEOUT_S = 1.0
+
+
+class LocalEngine:
+    """An `EngineClient`. The constructor loads the model, in the calling thread, and raises what that raises."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        report: Report | None = None,
+        *,
+        build: Callable[[EngineConfig, Report], EngineParts] = build_engine,
+    ) -> None:
+        self._parts = build(config, report or _say_nothing)
+        self._streams = StreamRegistry(self._parts.info, self.cancel)
+        self._loop = EngineLoop(self._parts.core, self._deliver)
+        self._last_stats = self._loop.stats()
+        self._close_lock = threading.Lock()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="aie-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._parts.info
+
+    @property
+    def is_alive(self) -> bool:
+        return not self._streams.is_dead
+
+    def submit(self, request: GenerateRequest) -> TokenStream:
+        stream = self._streams.open(request)
+        self._loop.put(lambda core: core.add(request))
+        return stream
+
+    def cancel(self, request_id: str) -> None:
+        self._loop.put(lambda core: core.cancel(request_id))
+
+    def stats(self) -> EngineStats:
+        """Asks the engine's thread, which answers between two steps; if it does not, the last figures known."""
+        answers: queue.SimpleQueue[EngineStats] = queue.SimpleQueue()
+
+        def answer(core: EngineCore) -> None:
+            answers.put(self._loop.stats())
+
+        if self.is_alive:
+            self._loop.put(answer)
+            with suppress(queue.Empty):
+                self._last_stats = answers.get(timeout=_STATS_TIMEOUT_S)
+        return self._last_stats
+
+    def outstanding(self) -> list[Mapping[str, object]]:
+        return [msgspec.to_builtins(entry) for entry in outstanding(self._parts.ledger)]
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Raises `TimeoutError` if the step that runs does not end in time; memory is then not given back."""
+        with self._close_lock:
+            if self._is_closed:
+                return
+            self._loop.stop()
+            self._thread.join(timeout_s)
+            if self._thread.is_alive():
+                raise TimeoutError(f"the engine's step did not end within {timeout_s} s")
+            self._parts.close()
+            self._is_closed = True
+
+    def _run(self) -> None:
+        self._loop.run()
+        reason = self._parts.core.dead_reason
+        retry_after_s = 1.0 if reason is None else None
+        self._streams.fail_all(ErrorInfo("engine_died", reason or "The engine was closed.", 503, retry_after_s))
+
+    def _deliver(self, events: list[TokenEvent], stats: EngineStats | None) -> None:
+        self._streams.deliver(events)
+        if stats is not None:
+            self._last_stats = stats
+
+
+def _say_nothing(line: str) -> None:
+    pass

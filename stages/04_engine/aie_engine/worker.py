@@ -1,0 +1,120 @@
+"""The worker process: the engine's loop behind a pipe. `worker_main` is all that a spawned process runs.
+
+Threads: the main thread is the engine's loop; a reader turns frames into commands for it. When the pipe closes, the
+front process is gone, and so is this one, at once if it cooperates and by force if a step hangs.
+"""
+
+import ctypes
+import logging
+import os
+import queue
+import random
+import signal
+import sys
+import threading
+from dataclasses import replace
+from multiprocessing.connection import Connection
+
+import numpy as np
+
+from aie_engine import frames
+from aie_engine.build import EngineParts, build_engine
+from aie_engine.config import EngineConfig
+from aie_engine.loop import Command, EngineLoop, Inbox
+from aie_engine.outstanding import outstanding
+from aie_engine.requests import TokenEvent
+from aie_engine.stats import EngineStats
+from aie_tensor import AieError
+
+__all__ = ["worker_main"]
+
+_GRACE_S = 5.0  # for the running step, once the front is gone
+_PR_SET_NAME = 15
+
+_log = logging.getLogger("aie.engine")
+
+
+def worker_main(connection: Connection, config_bytes: bytes, index: int) -> None:
+    """Serve frames on `connection` until told to stop, until the engine dies, or until the other end closes."""
+    # Ctrl-C in a terminal reaches every process of the group. Only the front decides when the work is over.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _set_title(f"aie-engine-{index}")
+    config = frames.decode_config(config_bytes)
+    config = replace(config, seed=config.seed + index)
+    random.seed(config.seed)
+    np.random.seed(config.seed % 2**32)
+    worker = _Worker(connection, config)
+    try:
+        worker.run()
+    except OSError:
+        pass  # the front is gone; there is nobody left to tell
+    finally:
+        worker.done.set()
+
+
+class _Worker:
+    """Sending is for the main thread alone, receiving for the reader's."""
+
+    def __init__(self, connection: Connection, config: EngineConfig) -> None:
+        self.done = threading.Event()
+        self._connection = connection
+        self._config = config
+        self._inbox: Inbox = queue.SimpleQueue()
+        self._parts: EngineParts
+        self._loop: EngineLoop
+
+    def run(self) -> None:
+        # Reading begins before loading, so that a front that goes away in the meantime is noticed.
+        threading.Thread(target=self._read, name="aie-engine-reader", daemon=True).start()
+        try:
+            self._parts = build_engine(self._config, lambda line: self._send(frames.Progress(line)))
+        except AieError as error:
+            self._send(frames.StartFailed(str(error), error.code, error.status, error.exit_code))
+            return
+        except Exception as error:
+            _log.exception("the engine could not start")
+            message = f"The engine could not start: {type(error).__name__}: {error}"
+            self._send(frames.StartFailed(message, AieError.code, AieError.status, AieError.exit_code))
+            return
+        self._loop = EngineLoop(self._parts.core, self._deliver, inbox=self._inbox)
+        self._send(frames.Ready(self._parts.info))
+        self._loop.run()
+        if self._parts.core.dead_reason is not None:
+            self._send(frames.Died(self._parts.core.dead_reason))
+        self._parts.close()
+
+    def _send(self, frame: frames.FromWorker) -> None:
+        self._connection.send_bytes(frames.encode(frame))
+
+    def _deliver(self, events: list[TokenEvent], stats: EngineStats | None) -> None:
+        self._send(frames.StepFrame(events, stats))
+
+    def _read(self) -> None:
+        """Until the other end closes; then see to it that this process ends, even if a step hangs."""
+        try:
+            while True:
+                self._inbox.put(self._command(frames.decode_to_worker(self._connection.recv_bytes())))
+        except (EOFError, OSError):
+            self._inbox.put(None)
+        if not self.done.wait(_GRACE_S):
+            os._exit(1)
+
+    def _command(self, frame: frames.ToWorker) -> Command | None:
+        match frame:
+            case frames.Submit(request):
+                return lambda core: core.add(request)
+            case frames.Cancel(request_id):
+                return lambda core: core.cancel(request_id)
+            case frames.Ask(number, "stats"):
+                return lambda core: self._send(frames.Answer(number, stats=self._loop.stats()))
+            case frames.Ask(number, "outstanding"):
+                return lambda core: self._send(frames.Answer(number, outstanding=outstanding(self._parts.ledger)))
+            case _:
+                return None
+
+
+def _set_title(title: str) -> None:
+    """What `ps -o comm` and `top` show; only Linux can be asked for that without another library."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, title.encode(), 0, 0, 0)
