@@ -4,7 +4,7 @@
                                             ▲                             │
                                             └──── probe fails or hangs ───┘
 
-Why in a row: a share of failures needs a window and a floor of calls to mean anything, and an engine that answers at all
+Why in a row: a share of failures needs a window and a floor of calls to mean anything, and an engine that answers
 resets the count. Why the probe has a deadline: a breaker that waits for ever for a hung probe never closes again.
 Source: M. Nygard, "Release It!" (2007), ch. 5.
 """
