@@ -1,0 +1,110 @@
+"""The fast executor: the fused graph as a flat plan of C kernels, and a step as one native call.
+
+A step of SmolLM2 has over two hundred operators. Calling a library for each from Python costs tens of microseconds, and
+in sum as much as the arithmetic of a decode step. So the graph is walked once, at load: every value gets its place in
+an arena (`liveness.py`), every node becomes one entry of a plan (`lowering.py`), and `run` hands over six small arrays.
+
+Axes: T tokens in the step, R rows whose logits are wanted, V vocabulary.
+"""
+
+import numpy as np
+
+from aie_engine.batch import Int32Array, StepBatch
+from aie_engine.executors.liveness import lifetimes, plan_memory
+from aie_engine.executors.lowering import Lowering
+from aie_engine.executors.protocol import Float32Array, KernelKind
+from aie_engine.kv_cache import KVCache
+from aie_loader import Graph
+from aie_tensor import MemoryPool
+from aie_tensor.native import Buffer, KVLayout, NativeLibrary, PlanBuilder, StepArrays
+
+__all__ = ["NativeExecutor"]
+
+
+class NativeExecutor:
+    """Runs a fused `graph` with keys and values in `kv`, on `num_threads` threads of its own.
+
+    max_tokens, max_rows: the largest T and R of a step; max_context: the longest sequence, prompt and answer together.
+    Raises `UnsupportedOpError` for a node that has no kernel. The cache is laid out as the kernels like it: a sequence
+    that one executor has begun, the other cannot continue.
+    """
+
+    kernels: KernelKind = "native"
+
+    def __init__(
+        self,
+        graph: Graph,
+        kv: KVCache,
+        lib: NativeLibrary,
+        *,
+        num_threads: int,
+        max_tokens: int,
+        max_rows: int,
+        max_context: int,
+        pool: MemoryPool,
+        profile: bool = False,
+    ) -> None:
+        self._lib = lib
+        self._max_tokens, self._max_rows = max_tokens, max_rows
+        self._shapes = graph.shapes
+        nodes = graph.sorted()
+        self.memory = plan_memory(lifetimes(nodes, graph.outputs, self._nbytes))
+        self._arena = pool.allocate(self.memory.total_bytes, owner="executor.activations")
+        builder = PlanBuilder(
+            lib,
+            num_threads=num_threads,
+            max_tokens=max_tokens,
+            kv=KVLayout(kv.k, kv.v),
+            max_context=max_context,
+            profile=profile,
+        )
+        Lowering(graph, builder, self._buffer).append(nodes)
+        self._plan = builder.build()
+        self._logits = self._view(graph.outputs[-1])
+
+    def run(self, batch: StepBatch) -> Float32Array:
+        """Logits [R,V] of `batch.logit_rows`, in the executor's own memory: valid until the next run."""
+        assert batch.num_rows <= self._max_rows, f"{batch.num_rows} rows, but room for {self._max_rows}"
+        self._plan.run(
+            StepArrays(
+                token_ids=batch.token_ids,
+                positions=batch.positions,
+                seq_starts=batch.seq_starts,
+                context_lens=batch.context_lens,
+                block_tables=batch.block_tables,
+                logit_rows=batch.logit_rows,
+            )
+        )
+        return self._logits[: batch.num_rows]
+
+    def argmax_rows(self, logits: Float32Array) -> Int32Array:
+        """Index of the largest of each row: [R,V] → [R]."""
+        return self._lib.argmax_rows(logits)
+
+    def profile(self) -> list[tuple[str, int, int]]:
+        """[(operator, nanoseconds, calls)] since the start, when built with `profile`."""
+        return self._plan.profile()
+
+    def close(self) -> None:
+        """Join the threads and give the arena back. Logits of earlier runs must not be read afterwards."""
+        self._plan.close()
+        self._logits = np.empty((0, 0), dtype=np.float32)
+        self._arena.release()
+
+    def _num_rows(self, name: str) -> int:
+        return self._max_rows if self._shapes[name][0] == "R" else self._max_tokens
+
+    def _width(self, name: str) -> int:
+        return int(self._shapes[name][1])
+
+    def _nbytes(self, name: str) -> int:
+        return self._num_rows(name) * self._width(name) * 4
+
+    def _buffer(self, name: str) -> Buffer:
+        return Buffer(self._arena.address + self.memory.offsets[name], self._width(name))
+
+    def _view(self, name: str) -> Float32Array:
+        begin = self.memory.offsets[name]
+        arena = self._arena.array(np.uint8, (self.memory.total_bytes,))
+        logits: Float32Array = arena[begin : begin + self._nbytes(name)].view(np.float32)
+        return logits.reshape(self._num_rows(name), self._width(name))

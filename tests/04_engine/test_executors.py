@@ -1,0 +1,222 @@
+"""Executors: NumPy against a plain formula, native against NumPy, and a result that no batching can change."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from aie_engine.batch import BatchChunk, StepBatch
+from aie_engine.errors import UnsupportedOpError
+from aie_engine.executors import Executor, NativeExecutor, NumpyExecutor
+from aie_engine.kv_cache import KVCache
+from aie_loader import Graph, Model, Node, fuse, load_model, write_tiny_gguf, write_tiny_llama
+from aie_tensor import DType, MemoryPool, NativeUnavailableError, native, ops
+
+FORMATS = ["folder", "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"]
+BLOCK_SIZE, NUM_BLOCKS, MAX_TOKENS = 4, 64, 96
+PROMPT = [3, 17, 99, 250, 17, 17, 301, 42, 8, 5, 133, 77, 256, 301, 9, 11, 60, 61, 62, 200, 3, 4]
+EXECUTORS = ["numpy", pytest.param("native", marks=pytest.mark.native)]
+
+
+@dataclass
+class Rig:
+    """An executor with a cache of its own; a sequence is a list of blocks, out of order on purpose."""
+
+    executor: Executor
+    kv: KVCache
+    model: Model
+
+    def table(self, sequence: int) -> list[int]:
+        """Sixteen blocks of its own for each of four sequences, scattered over the cache."""
+        return np.random.default_rng(0).permutation(NUM_BLOCKS).reshape(4, 16)[sequence].tolist()
+
+    def run(self, *chunks: tuple[int, int, Sequence[int]], every_row: bool = False) -> np.ndarray:
+        """Logits [R,V] of chunks (sequence, start, token ids), of the last token of each or of every token."""
+        batch = StepBatch.pack([BatchChunk(ids, start, self.table(s), samples=True) for s, start, ids in chunks])
+        if every_row:
+            batch = replace(batch, logit_rows=np.arange(batch.num_tokens, dtype=np.int32))
+        return self.executor.run(batch).copy()
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Model]]:
+    """The tiny model in each format, loaded once."""
+    folder = tmp_path_factory.mktemp("tiny")
+    loaded: dict[str, Model] = {}
+
+    def path_of(kind: str) -> Path:
+        if kind == "folder":
+            return write_tiny_llama(folder / "llama")
+        return write_tiny_gguf(folder / f"{kind}.gguf", quant=DType[kind])
+
+    def load(kind: str) -> Model:
+        if kind not in loaded:
+            loaded[kind] = load_model(path_of(kind))
+        return loaded[kind]
+
+    yield load
+    for model in loaded.values():
+        model.close()
+
+
+@pytest.fixture(scope="module")
+def library() -> native.NativeLibrary:
+    try:
+        return native.load()
+    except NativeUnavailableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def rig(request: pytest.FixtureRequest, models: Callable[[str], Model]) -> Iterator[Callable[..., Rig]]:
+    """Builds rigs and closes them: rig("native", "Q4_1")."""
+    built: list[Rig] = []
+
+    def build(kernels: str, kind: str = "Q8_0", *, fused: bool = True, **options: Any) -> Rig:
+        model, pool = models(kind), MemoryPool()
+        kv = KVCache(model.config, NUM_BLOCKS, BLOCK_SIZE, pool)
+        graph = fuse(model.graph) if fused else model.graph
+        executor: Executor
+        if kernels == "numpy":
+            executor = NumpyExecutor(graph, kv, **options)
+        else:
+            executor = NativeExecutor(
+                graph, kv, request.getfixturevalue("library"), num_threads=2, max_tokens=MAX_TOKENS,
+                max_rows=MAX_TOKENS, max_context=64, pool=pool,
+            )  # fmt: skip
+        built.append(Rig(executor, kv, model))
+        return built[-1]
+
+    yield build
+    for one in built:
+        one.executor.close()
+        one.kv.close()
+
+
+def assert_close(found: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
+    """Largest difference, relative to the size of the expected logits."""
+    assert found.shape == expected.shape
+    difference = np.abs(found - expected).max() / np.abs(expected).max()
+    assert difference <= tolerance, f"relative difference {difference:.2e}"
+
+
+def plain_llama(model: Model, ids: Sequence[int]) -> np.ndarray:
+    """Logits [T,V] of a Llama from its formula and the folder's tensors: no parser, graph or cache of ours."""
+    tensors = load_file(model.path / "model.safetensors")
+    config, positions = model.config, np.arange(len(ids))
+    heads, kv_heads, size = config.num_heads, config.num_kv_heads, config.head_dim
+    inv_freq = (config.rope_theta ** (-np.arange(0, size, 2) / size)).astype(np.float32)
+
+    def weight(name: str) -> np.ndarray:
+        return tensors[f"{name}.weight"]
+
+    x = weight("model.embed_tokens")[list(ids)]
+    for layer in range(config.num_layers):
+        prefix = f"model.layers.{layer}"
+        h = ops.rms_norm(x, weight(f"{prefix}.input_layernorm"), config.rms_norm_eps)
+        q, k, v = (
+            (h @ weight(f"{prefix}.self_attn.{name}_proj").T).reshape(len(ids), count, size)
+            for name, count in (("q", heads), ("k", kv_heads), ("v", kv_heads))
+        )
+        q, k = ops.rope(q, positions, inv_freq, False), ops.rope(k, positions, inv_freq, False)
+        mixed = ops.attention(q, k, v, positions, size**-0.5).reshape(len(ids), -1)
+        x = x + mixed @ weight(f"{prefix}.self_attn.o_proj").T
+        h = ops.rms_norm(x, weight(f"{prefix}.post_attention_layernorm"), config.rms_norm_eps)
+        gated = ops.silu(h @ weight(f"{prefix}.mlp.gate_proj").T) * (h @ weight(f"{prefix}.mlp.up_proj").T)
+        x = x + gated @ weight(f"{prefix}.mlp.down_proj").T
+    return ops.rms_norm(x, weight("model.norm"), config.rms_norm_eps) @ weight("lm_head").T
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_numpy_gives_what_the_formula_gives(rig: Callable[..., Rig], fused: bool) -> None:
+    numpy = rig("numpy", "folder", fused=fused)
+    assert_close(numpy.run((0, 0, PROMPT), every_row=True), plain_llama(numpy.model, PROMPT), 1e-5)
+
+
+def test_gguf_and_folder_are_the_same_model(rig: Callable[..., Rig]) -> None:
+    folder, gguf = rig("numpy", "folder"), rig("numpy", "F32")
+    assert_close(gguf.run((0, 0, PROMPT), every_row=True), folder.run((0, 0, PROMPT), every_row=True), 1e-5)
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("kind", FORMATS)
+def test_native_gives_what_numpy_gives(rig: Callable[..., Rig], kind: str) -> None:
+    fast, oracle = rig("native", kind), rig("numpy", kind, fused=False)
+    steps: list[list[tuple[int, int, list[int]]]] = [
+        [(0, 0, PROMPT)],
+        [(0, 22, [7])],  # decode of one
+        [(1, 0, PROMPT[:5]), (0, 23, [9]), (2, 0, [44])],  # prefill and decode mixed
+        [(0, 24, [1]), (1, 5, PROMPT[5:]), (2, 1, [2]), (3, 0, PROMPT[3:12])],
+        [(0, 25, [5]), (1, 22, [6]), (2, 2, [7]), (3, 9, [8])],  # decode of four
+    ]
+    for step in steps:
+        assert_close(fast.run(*step, every_row=True), oracle.run(*step, every_row=True), 1e-4)
+
+
+@pytest.mark.parametrize("kernels", EXECUTORS)
+@pytest.mark.parametrize("chunk", range(1, len(PROMPT)))
+def test_a_prompt_in_chunks_is_the_prompt_as_a_whole(rig: Callable[..., Rig], kernels: str, chunk: int) -> None:
+    one = rig(kernels, "Q4_1")
+    whole = one.run((0, 0, PROMPT), every_row=True)
+    parts = [one.run((1, i, PROMPT[i : i + chunk]), every_row=True) for i in range(0, len(PROMPT), chunk)]
+    assert_close(np.concatenate(parts), whole, 1e-5)
+
+
+@pytest.mark.parametrize("kernels", EXECUTORS)
+def test_neighbours_in_the_batch_change_nothing(rig: Callable[..., Rig], kernels: str) -> None:
+    one = rig(kernels, "Q8_0")
+    alone = [one.run((0, 0, PROMPT)), one.run((0, 22, [7])), one.run((0, 23, [8]))]
+    together = [
+        one.run((1, 0, PROMPT[::-1]), (0, 0, PROMPT), (2, 0, [5]))[1:2],
+        one.run((2, 1, PROMPT[:9]), (1, 22, [3]), (0, 22, [7]))[2:],
+        one.run((0, 23, [8]), (3, 0, PROMPT[:17]))[:1],
+    ]
+    for found, expected in zip(together, alone, strict=True):
+        assert_close(found, expected, 1e-5)
+
+
+@pytest.mark.parametrize("kernels", EXECUTORS)
+def test_a_step_that_samples_nothing_still_fills_the_cache(rig: Callable[..., Rig], kernels: str) -> None:
+    one = rig(kernels)
+    silent = StepBatch.pack([BatchChunk(PROMPT[:9], 0, one.table(0), samples=False)])
+    assert one.executor.run(silent).shape == (0, one.model.config.vocab_size)
+    assert_close(one.run((0, 9, PROMPT[9:])), one.run((1, 0, PROMPT)), 1e-5)
+
+
+@pytest.mark.parametrize("kernels", EXECUTORS)
+def test_argmax_of_rows(rig: Callable[..., Rig], kernels: str) -> None:
+    one = rig(kernels)
+    logits = one.run((0, 0, PROMPT), every_row=True)
+    assert one.executor.argmax_rows(logits).tolist() == logits.argmax(axis=1).tolist()
+    assert one.executor.kernels == kernels
+
+
+def test_weights_need_not_be_kept_expanded(rig: Callable[..., Rig]) -> None:
+    kept, fresh = rig("numpy"), rig("numpy", keep_expanded=False)
+    np.testing.assert_array_equal(kept.run((0, 0, PROMPT)), fresh.run((0, 0, PROMPT)))
+
+
+def test_an_unknown_operator_is_named(rig: Callable[..., Rig]) -> None:
+    one = rig("numpy")
+    graph = Graph(("token_ids",), [Node("x", "conjure", ("token_ids",))], ("x",))
+    with pytest.raises(UnsupportedOpError, match=r"'conjure'.*'x'"):
+        NumpyExecutor(graph, one.kv)
+
+
+@pytest.mark.native
+def test_native_refuses_what_it_has_no_kernel_for(rig: Callable[..., Rig]) -> None:
+    with pytest.raises(UnsupportedOpError, match="rope"):
+        rig("native", fused=False)
+
+
+@pytest.mark.native
+def test_activations_share_memory(rig: Callable[..., Rig]) -> None:
+    executor = rig("native").executor
+    assert isinstance(executor, NativeExecutor)
+    shapes = fuse(rig("numpy").model.graph).shapes
+    apart = sum(int(shapes[name][1]) for name in executor.memory.offsets) * MAX_TOKENS * 4
+    assert executor.memory.total_bytes < apart / 3
