@@ -1,1 +1,58 @@
-"""Stage 05."""
+"""Stage 5, HTTP to engine calls: framing, routing, OpenAI's API, streaming, metrics.
+
+Layout, each line built on those above it:
+
+    config, errors                       limits, and what goes wrong
+    http/                                sockets to requests, strictly; knows no models
+    served, gate                         what is served; the door that stage 6 guards
+    stopping, text_output                token events to text
+    metrics, metrics_catalog             Prometheus' text format, and every name we export
+    api/                                 the endpoints
+    auth, server                         keys, routes, drain; the whole
+"""
+
+from aie_server.config import HttpLimits, ServerConfig
+from aie_server.errors import (
+    AddressInUseError,
+    ContextLengthError,
+    DeadlineExceededError,
+    GenerationError,
+    ModelNotFoundError,
+    RouteError,
+    ServerDrainingError,
+    UnauthorizedError,
+    UnsupportedFieldError,
+)
+from aie_server.gate import AdmitRequest, Gate, OpenGate
+from aie_server.http import FramingError
+from aie_server.metrics import Counter, Gauge, Histogram, Metrics
+from aie_server.served import ModelTable, ServedModel, TextModel
+from aie_server.server import Server
+from aie_server.stopping import StopStringMatcher
+
+__all__ = [
+    "AddressInUseError",
+    "AdmitRequest",
+    "ContextLengthError",
+    "Counter",
+    "DeadlineExceededError",
+    "FramingError",
+    "Gate",
+    "Gauge",
+    "GenerationError",
+    "Histogram",
+    "HttpLimits",
+    "Metrics",
+    "ModelNotFoundError",
+    "ModelTable",
+    "OpenGate",
+    "RouteError",
+    "ServedModel",
+    "Server",
+    "ServerConfig",
+    "ServerDrainingError",
+    "StopStringMatcher",
+    "TextModel",
+    "UnauthorizedError",
+    "UnsupportedFieldError",
+]

@@ -1,0 +1,38 @@
+"""One line per request, never one per token. Silent unless the logger `aie.access` is set to INFO."""
+
+import logging
+from dataclasses import dataclass
+
+__all__ = ["AccessRecord", "log_access"]
+
+_log = logging.getLogger("aie.access")
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRecord:
+    """One finished request. `status` 499 means that the client hung up; it is written nowhere but here and in the
+    metrics."""
+
+    client: str
+    method: str
+    target: str  # the path without query: a query may hold what does not belong into a log
+    route: str  # a known route or "unmatched"
+    status: int
+    num_bytes: int  # of the body that was sent
+    duration_s: float
+    request_id: str
+
+
+def log_access(record: AccessRecord) -> None:
+    if _log.isEnabledFor(logging.INFO):
+        # %r where a client chose the text, so that nothing in it can forge a line
+        _log.info(
+            "%s %s %r %d %d bytes %.1f ms %s",
+            record.client,
+            record.method,
+            record.target,
+            record.status,
+            record.num_bytes,
+            record.duration_s * 1e3,
+            record.request_id,
+        )

@@ -1,0 +1,48 @@
+"""POST /v1/chat/completions."""
+
+from aie_server.api.answer import Answer
+from aie_server.api.endpoint import begin
+from aie_server.api.fields import Fields
+from aie_server.api.generation import Generation, GenerationContext
+from aie_server.api.prompts import chat_prompt, check_context
+from aie_server.api.sampling import parse_max_tokens, parse_output_options, parse_sampling, parse_stream_options
+from aie_server.api.wire import Envelope
+from aie_server.config import ServerConfig
+from aie_server.http.messages import Request, Response, StreamingResponse
+from aie_server.served import ModelTable
+
+__all__ = ["ChatEndpoint"]
+
+
+class ChatEndpoint:
+    def __init__(self, models: ModelTable, context: GenerationContext) -> None:
+        self._models = models
+        self._context = context
+
+    def __call__(self, request: Request) -> Response | StreamingResponse:
+        config = self._context.config
+        fields, model = begin(request, self._models)
+        stream = parse_stream_options(fields)
+        logprobs = _parse_logprobs(fields, config)
+        output = parse_output_options(fields, config, with_logprobs=logprobs is not None)
+        max_tokens = parse_max_tokens(fields)
+        # Everything cheap has been checked; rendering and tokenizing come last.
+        sampling_for = parse_sampling(fields, config, vocab_size=model.engine.info.vocab_size, logprobs=logprobs)
+        prompt = chat_prompt(fields, model, config)
+        room = check_context(model, len(prompt), max_tokens, param="messages")
+        if max_tokens is None and config.max_default_chat_tokens is not None:
+            room = min(room, config.max_default_chat_tokens)
+        generation = Generation(self._context, model, request, output)
+        generation.open([prompt], sampling_for(room))
+        return Answer(
+            Envelope.new("chat", model.name), generation, model.text.tokenizer, stream, logprobs is not None
+        ).respond()
+
+
+def _parse_logprobs(fields: Fields, config: ServerConfig) -> int | None:
+    """Chat says `logprobs: true, top_logprobs: n`; the engine wants n, or None for none at all."""
+    wanted = fields.flag("logprobs", False)
+    top = fields.integer("top_logprobs", low=0, high=config.max_top_logprobs)
+    if top and not wanted:
+        raise fields.error("top_logprobs", "left out unless logprobs is true")
+    return (top or 0) if wanted else None

@@ -1,0 +1,39 @@
+"""POST /v1/completions: one prompt or several, each a choice of its own."""
+
+from aie_server.api.answer import Answer
+from aie_server.api.endpoint import begin
+from aie_server.api.generation import Generation, GenerationContext
+from aie_server.api.prompts import check_context, completion_prompts
+from aie_server.api.sampling import parse_max_tokens, parse_output_options, parse_sampling, parse_stream_options
+from aie_server.api.wire import Envelope
+from aie_server.http.messages import Request, Response, StreamingResponse
+from aie_server.served import ModelTable
+
+__all__ = ["CompletionsEndpoint"]
+
+
+class CompletionsEndpoint:
+    def __init__(self, models: ModelTable, context: GenerationContext) -> None:
+        self._models = models
+        self._context = context
+
+    def __call__(self, request: Request) -> Response | StreamingResponse:
+        config = self._context.config
+        fields, model = begin(request, self._models)
+        stream = parse_stream_options(fields)
+        logprobs = fields.integer("logprobs", low=0, high=config.max_top_logprobs)
+        output = parse_output_options(fields, config, with_logprobs=logprobs is not None)
+        max_tokens = parse_max_tokens(fields)
+        sampling_for = parse_sampling(fields, config, vocab_size=model.engine.info.vocab_size, logprobs=logprobs)
+        prompts = completion_prompts(fields, model, config)
+        longest = max(len(prompt) for prompt in prompts)
+        shortest = min(len(prompt) for prompt in prompts)
+        if max_tokens is None:  # a default must not be the reason for a refusal
+            max_tokens = min(config.default_completion_tokens, max(1, model.max_seq_len - longest))
+        check_context(model, shortest, None, param="prompt")
+        check_context(model, longest, max_tokens, param="prompt")
+        generation = Generation(self._context, model, request, output)
+        generation.open(prompts, sampling_for(max_tokens))
+        return Answer(
+            Envelope.new("completion", model.name), generation, model.text.tokenizer, stream, logprobs is not None
+        ).respond()

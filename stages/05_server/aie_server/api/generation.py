@@ -1,0 +1,193 @@
+"""From token ids to deltas of text: admission, submission, waiting, cancellation, measurement. The same for both
+endpoints.
+
+A `Generation` holds the gate and one engine request per choice from `open` to `close`. Whatever happens in between
+(an error, a client that left, a stop string), `close` cancels what still runs, so that the engine frees its blocks
+within one step.
+"""
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from aie_engine import EngineDeadError, ErrorInfo, GenerateRequest, SamplingParams, TokenEvent, TokenStream
+from aie_server.config import ServerConfig
+from aie_server.errors import DeadlineExceededError, GenerationError, ServerDrainingError
+from aie_server.gate import AdmitRequest, Gate
+from aie_server.http.messages import ClientGoneError, Request
+from aie_server.metrics_catalog import ModelMetrics, ServerMetrics
+from aie_server.served import ServedModel
+from aie_server.text_output import Delta, OutputOptions, TextOutput
+
+__all__ = ["Choice", "Generation", "GenerationContext", "Usage"]
+
+_SEVERAL_WAIT_S: Final = 0.02  # with several choices, how long one may keep the others waiting
+_serial = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationContext:
+    """What every generation of a server shares."""
+
+    gate: Gate
+    config: ServerConfig
+    metrics: ServerMetrics
+
+
+@dataclass(slots=True)
+class Usage:
+    """Tokens of all choices of a request."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(slots=True)
+class Choice:
+    """One prompt and the answer to it."""
+
+    index: int
+    prompt_ids: tuple[int, ...]
+    stream: TokenStream
+    output: TextOutput
+    last_token_s: float  # when the last token came, or when the request began
+    num_cached_tokens: int = 0
+    is_done: bool = False
+
+
+class Generation:
+    """Use as a context manager, or call `close` yourself. Iterating gives `(choice, delta)` until every choice has
+    ended."""
+
+    def __init__(self, context: GenerationContext, model: ServedModel, request: Request, output: OutputOptions) -> None:
+        self._context = context
+        self._model = model
+        self._request = request
+        self._output = output
+        self._metrics: ModelMetrics = context.metrics.of_model(model.name)
+        self._exit = ExitStack()
+        self._started_s = time.monotonic()
+        self._deadline_s: float | None = None
+        self.choices: list[Choice] = []
+
+    def __enter__(self) -> "Generation":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open(self, prompts: Sequence[tuple[int, ...]], sampling: SamplingParams) -> None:
+        """Pass the gate and submit every prompt. Raises the gate's and the engine's errors, leaving nothing behind."""
+        num_prompt_tokens = sum(len(prompt) for prompt in prompts)
+        admission = AdmitRequest(
+            self._request.client_key, self._request.head.path, num_prompt_tokens, sampling.max_tokens * len(prompts)
+        )
+        try:
+            self._exit.enter_context(self._context.gate.admit(admission))
+            budget_s = self._context.gate.default_deadline_s
+            self._deadline_s = None if budget_s is None else self._started_s + budget_s
+            for index, prompt in enumerate(prompts):
+                self._submit(index, prompt, sampling)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Cancel what has not ended and leave the gate. A second call does nothing."""
+        for choice in self.choices:
+            if not choice.is_done:
+                choice.is_done = True
+                self._cancel(choice)
+                self._count_end(choice, "cancelled")
+        self._exit.close()
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(
+            sum(len(choice.prompt_ids) for choice in self.choices),
+            sum(choice.output.num_tokens for choice in self.choices),
+            sum(choice.num_cached_tokens for choice in self.choices),
+        )
+
+    def __iter__(self) -> Iterator[tuple[Choice, Delta]]:
+        """Raises `ClientGoneError`, `DeadlineExceededError`, `GenerationError` or `EngineDeadError`."""
+        while open_choices := [choice for choice in self.choices if not choice.is_done]:
+            first = open_choices[0]
+            wait_s = self._context.config.disconnect_poll_s if len(open_choices) == 1 else _SEVERAL_WAIT_S
+            for choice in open_choices:
+                # The engine's steps serve all choices at once: after the first has something, the others do too.
+                event = self._next_event(choice, wait_s if choice is first else 0.0)
+                if event is not None:
+                    yield choice, self._take(choice, event)
+
+    def _submit(self, index: int, prompt: tuple[int, ...], sampling: SamplingParams) -> None:
+        request_id = f"{self._request.request_id}-{next(_serial)}"  # a client may send the same X-Request-Id twice
+        stream = self._model.engine.submit(GenerateRequest(request_id, prompt, sampling, self._deadline_s))
+        output = TextOutput(self._model.text.tokenizer, self._output)
+        self.choices.append(Choice(index, prompt, stream, output, self._started_s))
+        self._metrics.prompt_tokens.inc(len(prompt))
+        self._metrics.prompt_length.observe(len(prompt))
+
+    def _next_event(self, choice: Choice, wait_s: float) -> TokenEvent | None:
+        try:
+            return choice.stream.get(wait_s)
+        except TimeoutError:
+            if wait_s:
+                self._check_while_waiting()
+            return None
+
+    def _check_while_waiting(self) -> None:
+        if self._request.client_gone():
+            raise ClientGoneError
+        if not self._model.engine.is_alive:
+            raise EngineDeadError(f"The engine of {self._model.name!r} stopped.")
+        if self._deadline_s is not None and time.monotonic() > self._deadline_s + self._context.config.deadline_grace_s:
+            raise self._deadline_error()
+
+    def _take(self, choice: Choice, event: TokenEvent) -> Delta:
+        choice.num_cached_tokens = event.num_cached_tokens or choice.num_cached_tokens
+        if event.token_ids:
+            self._count_tokens(choice, len(event.token_ids))
+        reason = event.finish_reason
+        if reason in ("cancelled", "deadline", "error"):
+            choice.is_done = True
+            self._count_end(choice, reason)
+            raise self._failure(event)
+        delta = choice.output.push(event)
+        if delta.finish_reason is not None:
+            choice.is_done = True
+            if reason is None:  # a stop string ended it; the engine does not know yet
+                self._cancel(choice)
+            self._count_end(choice, delta.finish_reason)
+        return delta
+
+    def _failure(self, event: TokenEvent) -> Exception:
+        if event.finish_reason == "deadline":
+            return self._deadline_error()
+        if event.finish_reason == "cancelled":  # not by us: we would not be listening any more
+            return ServerDrainingError("The request was cancelled because the server is shutting down.")
+        return GenerationError(event.error or ErrorInfo("engine_fault", "The engine failed on this request.", 500))
+
+    def _deadline_error(self) -> DeadlineExceededError:
+        return DeadlineExceededError(f"The request was not done within {self._context.gate.default_deadline_s:g} s.")
+
+    def _cancel(self, choice: Choice) -> None:
+        choice.stream.cancel()
+
+    def _count_tokens(self, choice: Choice, num_tokens: int) -> None:
+        now_s = time.monotonic()
+        self._metrics.generation_tokens.inc(num_tokens)
+        if choice.output.num_tokens == 0:
+            self._metrics.time_to_first_token.observe(now_s - self._started_s)
+        else:
+            self._metrics.inter_token_latency.observe((now_s - choice.last_token_s) / num_tokens)
+        choice.last_token_s = now_s
+
+    def _count_end(self, choice: Choice, reason: str) -> None:
+        self._context.metrics.success.labels(self._model.name, reason).inc()
+        self._metrics.e2e_latency.observe(time.monotonic() - self._started_s)
+        self._metrics.generation_length.observe(choice.output.num_tokens)

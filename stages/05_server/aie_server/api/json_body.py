@@ -1,0 +1,46 @@
+"""A request body as a JSON object. msgspec checks the grammar (UTF-8, no NaN, no Infinity, numbers in range, no lone
+surrogates)."""
+
+import json
+
+import msgspec
+
+from aie_engine import InvalidInputError
+
+__all__ = ["decode_object"]
+
+_decoder = msgspec.json.Decoder()
+
+
+class _DuplicateKeyError(ValueError):
+    pass
+
+
+def decode_object(body: bytes) -> dict[str, object]:
+    """Raises `InvalidInputError` for whatever is not one JSON object. The message never quotes the body."""
+    if not body:
+        raise InvalidInputError("The body is empty; a JSON object is expected.")
+    try:
+        value = _decoder.decode(body)
+        # Which of two equal keys counts differs between parsers, and msgspec does not tell: the standard library can.
+        json.loads(body, object_pairs_hook=_unique)
+    except RecursionError:
+        raise InvalidInputError("The body is nested too deeply.") from None
+    except _DuplicateKeyError as error:
+        raise InvalidInputError(
+            f"The body has the key {str(error)[:100]!r} twice in one object.", param=str(error)[:100]
+        ) from None
+    except (msgspec.DecodeError, ValueError) as error:
+        reason = str(error) if isinstance(error, msgspec.DecodeError) else "a number is too long"
+        raise InvalidInputError(f"The body is not valid JSON: {reason}.") from None
+    if not isinstance(value, dict):
+        raise InvalidInputError("The body must be a JSON object.")
+    return value
+
+
+def _unique(pairs: list[tuple[str, object]]) -> None:
+    keys = set()
+    for key, _ in pairs:
+        if key in keys:
+            raise _DuplicateKeyError(key)
+        keys.add(key)

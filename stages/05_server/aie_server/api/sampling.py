@@ -1,0 +1,72 @@
+"""The fields that both generating endpoints share: how tokens are chosen, when to stop, how to answer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from aie_engine import SamplingParams
+from aie_server.api.fields import Fields
+from aie_server.config import ServerConfig
+from aie_server.text_output import OutputOptions
+
+__all__ = ["StreamOptions", "parse_max_tokens", "parse_output_options", "parse_sampling", "parse_stream_options"]
+
+_MAX_TOKENS: Final = 1 << 24  # far above any context; the context check names the real limit
+_TOP_K_MAX: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """Whether to stream, and whether usage comes with it."""
+
+    stream: bool = False
+    include_usage: bool = False  # one more chunk at the end
+    continuous_usage: bool = False  # vLLM's: usage in every chunk
+
+
+def parse_sampling(
+    fields: Fields, config: ServerConfig, *, vocab_size: int, logprobs: int | None
+) -> Callable[[int], SamplingParams]:
+    """All of it but `max_tokens`, which is known only when the prompt has been counted: a function of it."""
+    top_k = fields.integer("top_k", low=-1, high=_TOP_K_MAX)
+    sampling = SamplingParams(
+        temperature=fields.number("temperature", 1.0, low=0, high=2),
+        top_k=max(0, top_k or 0),  # vLLM's −1 means what our 0 means
+        top_p=fields.number("top_p", 1.0, low=0, high=1, low_excluded=True),
+        min_p=fields.number("min_p", 0.0, low=0, high=1),
+        seed=fields.integer("seed", low=-(2**63), high=2**63 - 1),
+        stop_token_ids=fields.token_ids("stop_token_ids", vocab_size=vocab_size, max_length=config.max_stop_token_ids)
+        or (),
+        ignore_eos=fields.flag("ignore_eos", False),
+        logprobs=logprobs,
+    )
+    return lambda max_tokens: msgspec.structs.replace(sampling, max_tokens=max_tokens).validated()
+
+
+def parse_max_tokens(fields: Fields) -> int | None:
+    """`max_completion_tokens` is OpenAI's newer name; if both are given, it wins."""
+    old = fields.integer("max_tokens", low=1, high=_MAX_TOKENS)
+    new = fields.integer("max_completion_tokens", low=1, high=_MAX_TOKENS)
+    return old if new is None else new
+
+
+def parse_output_options(fields: Fields, config: ServerConfig, *, with_logprobs: bool) -> OutputOptions:
+    return OutputOptions(
+        stop=fields.strings("stop", max_length=config.max_stop_strings, max_chars=config.max_stop_chars),
+        include_stop=fields.flag("include_stop_str_in_output", False),
+        skip_special_tokens=fields.flag("skip_special_tokens", True),
+        with_logprobs=with_logprobs,
+    )
+
+
+def parse_stream_options(fields: Fields) -> StreamOptions:
+    stream = fields.flag("stream", False)
+    options = fields.object("stream_options")
+    if options is None:
+        return StreamOptions(stream)
+    if not stream:
+        raise fields.error("stream_options", "left out unless stream is true")
+    include = options.flag("include_usage", False)
+    return StreamOptions(stream, include, options.flag("continuous_usage_stats", False) and include)

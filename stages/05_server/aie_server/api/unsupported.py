@@ -1,0 +1,62 @@
+"""Fields of OpenAI's and vLLM's APIs that this server cannot honour yet.
+
+Ignoring them would give an answer that looks right and is not what was asked for. So a value that asks for something
+is refused by name, and a value that asks for nothing (the API's own default) passes. Fields that change nothing in
+the answer's meaning (`user`, `metadata`, `store`, `service_tier`, …) and fields nobody has heard of are ignored, as
+OpenAI's clients expect.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from aie_server.api.fields import Fields
+from aie_server.errors import UnsupportedFieldError
+
+__all__ = ["refuse_unsupported"]
+
+# field → values that ask for nothing
+_HARMLESS: Final[Mapping[str, tuple[object, ...]]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "echo": (False,),
+    "suffix": ("",),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "length_penalty": (1,),
+    "use_beam_search": (False,),
+    "logit_bias": ({},),
+    "bad_words": ([],),
+    "allowed_token_ids": (),
+    "min_tokens": (0,),
+    "priority": (0,),
+    "truncate_prompt_tokens": (),
+    "prompt_logprobs": (),
+    "return_token_ids": (False,),
+    "logits_processors": ([],),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "structured_outputs": ({},),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "chat_template": (),
+    "documents": ([],),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "web_search_options": (),
+}
+
+
+def refuse_unsupported(fields: Fields) -> None:
+    """Raises `UnsupportedFieldError` naming the first field that asks for what we do not do."""
+    for field, harmless in _HARMLESS.items():
+        value = fields.get(field)
+        if value is None or (value in harmless and isinstance(value, bool) == isinstance(harmless[0], bool)):
+            continue
+        raise UnsupportedFieldError(f"{field} with this value is not supported yet; leave it out.", param=field)

@@ -1,0 +1,54 @@
+"""Every limit of the server in one place. A number that a client can reach is bounded here, or it is a bug."""
+
+from dataclasses import dataclass, field
+
+from aie_engine import InvalidInputError
+
+__all__ = ["HttpLimits", "ServerConfig"]
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """What one connection may send, how much and how slowly. Times are totals, not per read: a byte a second buys
+    nothing."""
+
+    max_request_line_bytes: int = 16 * 1024  # beyond: 414
+    max_head_bytes: int = 32 * 1024  # request line and all headers; beyond: 431
+    max_headers: int = 100  # beyond: 431
+    max_body_bytes: int = 8 * 1024 * 1024  # beyond: 413, for a declared length before anything is read
+    max_body_chunks: int = 16 * 1024  # of a chunked body; beyond: 413
+    max_drain_bytes: int = 256 * 1024  # read and thrown away after an early error, so that the client sees the answer
+    idle_timeout_s: float = 75.0  # between two requests of a connection
+    header_timeout_s: float = 10.0  # from the first byte of a request to its last header
+    body_timeout_s: float = 30.0
+    send_timeout_s: float = 20.0  # for one write; a reader slower than that loses its stream
+    linger_timeout_s: float = 1.0  # for the drain
+    max_connections: int = 1024  # beyond: 503 from the accepting thread
+    backlog: int = 1024  # connections that the kernel holds before they are accepted
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """Frozen; built by whoever starts the server. Raises `InvalidInputError` naming a field that makes no sense."""
+
+    http: HttpLimits = field(default_factory=HttpLimits)
+    disconnect_poll_s: float = 0.1  # how often a waiting request looks whether its client is still there
+    deadline_grace_s: float = 5.0  # the engine ends a request at its deadline; after this much more, the server does
+    max_step_age_s: float = 60.0  # requests are running but no step ended for so long: not healthy
+    max_choices: int = 64  # prompts in one completion request
+    max_messages: int = 2048  # of one chat request
+    max_stop_strings: int = 16
+    max_stop_chars: int = 256  # of one stop string
+    max_stop_token_ids: int = 64
+    max_top_logprobs: int = 20
+    default_completion_tokens: int = 16  # as OpenAI's API has it
+    max_default_chat_tokens: int | None = None  # chat without max_tokens; None: the rest of the context
+    allowed_template_kwargs: tuple[str, ...] = ("date_string", "enable_thinking", "thinking")
+    metrics_prefix: str = "aie_"
+
+    def __post_init__(self) -> None:
+        for name in ("max_choices", "max_messages", "default_completion_tokens"):
+            if getattr(self, name) < 1:
+                raise InvalidInputError(f"{name} must be at least 1, not {getattr(self, name)}.", param=name)
+        if self.disconnect_poll_s <= 0:
+            raise InvalidInputError("disconnect_poll_s must be above 0.", param="disconnect_poll_s")

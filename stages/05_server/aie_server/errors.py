@@ -1,0 +1,131 @@
+"""Errors that stage 5 adds to the tree of `aie_tensor.errors`, and how any error looks on the wire.
+
+AieError
+├── InvalidInputError                 400
+│   ├── UnsupportedFieldError         400   a known field of the API that this server cannot honour yet
+│   ├── ContextLengthError            400   prompt and answer do not fit into the model's context
+│   ├── UnauthorizedError             401
+│   ├── ModelNotFoundError            404
+│   └── RouteError                    404, 405
+├── FramingError                      400…505   bytes that are not an HTTP request we accept (http/framing.py)
+├── ServerDrainingError               503   shutting down: another replica will answer
+├── DeadlineExceededError             504
+├── GenerationError                   (as the engine says)
+└── EnvironmentLacksError
+    └── AddressInUseError             500  exit 3
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from aie_engine import AieError, EnvironmentLacksError, ErrorInfo, InvalidInputError
+
+__all__ = [
+    "AddressInUseError",
+    "ContextLengthError",
+    "DeadlineExceededError",
+    "GenerationError",
+    "ModelNotFoundError",
+    "RouteError",
+    "ServerDrainingError",
+    "UnauthorizedError",
+    "UnsupportedFieldError",
+    "error_object",
+    "retry_after_header",
+]
+
+
+class UnsupportedFieldError(InvalidInputError):
+    """The field is part of the API, but ignoring it would change what the answer means, so the request is refused."""
+
+    code = "unsupported_parameter"
+
+
+class ContextLengthError(InvalidInputError):
+    code = "context_length_exceeded"
+
+
+class UnauthorizedError(InvalidInputError):
+    status = 401
+    code = "invalid_api_key"
+
+
+class ModelNotFoundError(InvalidInputError):
+    status = 404
+    code = "model_not_found"
+
+
+class RouteError(InvalidInputError):
+    """No such route (404), or the route has no such method (405, with `allow`)."""
+
+    status: int  # type: ignore[misc]  # one of two
+    code: str  # type: ignore[misc]
+
+    def __init__(self, message: str, *, status: int, code: str, allow: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.allow = allow
+
+
+class ServerDrainingError(AieError):
+    status = 503
+    code = "server_draining"
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class DeadlineExceededError(AieError):
+    status = 504
+    code = "deadline_exceeded"
+
+
+class GenerationError(AieError):
+    """The engine ended the request with an error: status, code and message are the engine's."""
+
+    status: int  # type: ignore[misc]
+    code: str  # type: ignore[misc]
+
+    def __init__(self, info: ErrorInfo) -> None:
+        super().__init__(info.message)
+        self.status = info.status
+        self.code = info.code
+        self.retry_after_s = info.retry_after_s
+
+
+class AddressInUseError(EnvironmentLacksError):
+    code = "address_in_use"
+
+
+_TYPES: Final[Mapping[int, str]] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def error_object(error: BaseException) -> dict[str, dict[str, str | None]]:
+    """OpenAI's error object. Errors that are not ours say nothing of their inside: no paths, no names, no values."""
+    if not isinstance(error, AieError):
+        return {
+            "error": {
+                "message": "The server failed on this request; its log says why.",
+                "type": "server_error",
+                "param": None,
+                "code": "internal_error",
+            }
+        }
+    kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
+    return {"error": {"message": str(error), "type": kind, "param": getattr(error, "param", None), "code": error.code}}
+
+
+def retry_after_header(error: BaseException) -> str | None:
+    """Whole seconds, at least one, for errors that say when another attempt may succeed."""
+    seconds = getattr(error, "retry_after_s", None)
+    return None if seconds is None else str(max(1, math.ceil(seconds)))

@@ -1,0 +1,173 @@
+"""The listening socket and the threads of its connections.
+
+A thread per connection is the plain answer, and right for streams that mostly wait; what makes it safe is the cap.
+Connections beyond it are told 503 by the accepting thread itself, which costs one write.
+"""
+
+import contextlib
+import errno
+import logging
+import socket
+import threading
+import time
+from socketserver import BaseRequestHandler, TCPServer, ThreadingMixIn
+from typing import Any, Final
+
+from aie_engine import InvalidInputError
+from aie_server.errors import AddressInUseError
+from aie_server.http.connection import Application, Connection, ConnectionState
+
+__all__ = ["Listener"]
+
+_log = logging.getLogger("aie.server")
+_OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_POLL_S: Final = 0.05  # how soon the accept loop sees that it shall stop
+_BODY: Final = (
+    b'{"error":{"message":"Too many connections are open.","type":"overloaded_error","param":null,'
+    b'"code":"too_many_connections"}}'
+)
+_TOO_MANY: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+    b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(_BODY), _BODY)
+)
+
+
+class Listener(ThreadingMixIn, TCPServer):
+    """Binds at once; accepts after `start`. Raises `AddressInUseError` or, for a host that is none,
+    `InvalidInputError`."""
+
+    daemon_threads = True
+    block_on_close = False  # this class keeps its own book of threads
+    allow_reuse_address = True
+
+    def __init__(self, host: str, port: int, app: Application) -> None:
+        self._app = app
+        self._lock = threading.Lock()
+        self._connections: dict[socket.socket, tuple[threading.Thread, ConnectionState]] = {}
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+        self._stopping = threading.Event()
+        self.request_queue_size = app.limits.backlog
+        self.address_family = _family(host, port)
+        try:
+            super().__init__((host, port), BaseRequestHandler)  # `finish_request` makes the real one
+        except OSError as error:
+            raise _explain(error, host, port) from None
+
+    @property
+    def num_connections(self) -> int:
+        with self._lock:
+            return len(self._connections)
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self.serve_forever, args=(_POLL_S,), name="aie-accept", daemon=True)
+        self._thread.start()
+
+    def close(self, timeout_s: float) -> None:
+        """Stop accepting, hang up on whoever is still connected, and wait for their threads. A second call does
+        nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._stopping.set()
+        if self._thread is not None:
+            self.shutdown()
+            self._thread.join()
+        self.server_close()
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            threads = [thread for thread, _ in self._connections.values()]
+            for sock in self._connections:
+                _shut_down(sock)
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def hang_up_idle(self) -> None:
+        """Close the connections on which no request is in progress."""
+        with self._lock:
+            for sock, (_, state) in self._connections.items():
+                if state.is_idle:
+                    with contextlib.suppress(OSError):
+                        sock.shutdown(socket.SHUT_RD)  # its thread reads the end and leaves
+
+    # What socketserver calls
+
+    def get_request(self) -> tuple[Any, Any]:
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in _OUT_OF_RESOURCES:
+                # The connection stays in the backlog and the socket readable: without a pause this would eat a core.
+                _log.error("cannot accept a connection: %s", error.strerror)
+                self._stopping.wait(0.1)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            is_full = len(self._connections) >= self._app.limits.max_connections
+            if not is_full:
+                thread = threading.Thread(
+                    target=self.process_request_thread,
+                    args=(request, client_address),
+                    name=f"aie-http-{client_address[1]}",
+                    daemon=True,
+                )
+                self._connections[request] = (thread, ConnectionState())
+        if is_full:
+            self._refuse(request)
+            return
+        try:
+            thread.start()
+        except RuntimeError:  # the system gives no more threads
+            self._forget(request)
+            self._refuse(request)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            _, state = self._connections[request]
+        Connection(request, client_address, self._app, state)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._forget(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection's thread failed in a way that nobody expected. Resets never come here."""
+        _log.exception("connection from %s failed", client_address[0])
+
+    def _forget(self, request: socket.socket) -> None:
+        with self._lock:
+            self._connections.pop(request, None)
+
+    def _refuse(self, request: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            request.settimeout(0)
+            request.send(_TOO_MANY)
+            request.shutdown(socket.SHUT_WR)
+            request.recv(64 * 1024)  # what has arrived already would turn the close into a reset
+        request.close()
+
+
+def _shut_down(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+def _family(host: str, port: int) -> socket.AddressFamily:
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise InvalidInputError(f"Cannot listen on {host!r} port {port}: {error}.", param="host") from None
+
+
+def _explain(error: OSError, host: str, port: int) -> Exception:
+    if error.errno == errno.EADDRINUSE:
+        return AddressInUseError(
+            f"Port {port} on {host} is in use. Choose another with --port, or stop the program that has it."
+        )
+    if error.errno == errno.EACCES:
+        return AddressInUseError(
+            f"Port {port} needs privileges that this process lacks. Choose one from 1024 up with --port."
+        )
+    return InvalidInputError(f"Cannot listen on {host!r} port {port}: {error.strerror or error}.", param="host")

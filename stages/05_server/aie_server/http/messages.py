@@ -1,0 +1,56 @@
+"""What a handler gets and what it gives back. Nothing here knows sockets or models."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from aie_server.http.framing import RequestHead
+
+__all__ = ["ClientGoneError", "Handler", "Request", "Response", "StreamingResponse", "json_response"]
+
+_encoder = msgspec.json.Encoder()
+
+
+class ClientGoneError(Exception):
+    """The client hung up while we worked for it. Nobody is there to answer; the log calls it 499."""
+
+
+@dataclass(slots=True)
+class Request:
+    """One request whose framing was fine and whose body, if any, is complete."""
+
+    head: RequestHead
+    body: bytes
+    request_id: str
+    client_key: str  # who asks, for rate limits: an API key's digest or an address
+    client_gone: Callable[[], bool]  # cheap; true once the client hung up
+
+
+@dataclass(slots=True)
+class Response:
+    """A whole answer."""
+
+    body: bytes
+    status: int = 200
+    content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class StreamingResponse:
+    """An answer written piece by piece. `close` is called exactly once, whatever happens, also when no piece was
+    taken."""
+
+    pieces: Iterator[bytes]
+    close: Callable[[], None]
+    content_type: str = "text/event-stream; charset=utf-8"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    status: int = 200
+
+
+Handler = Callable[[Request], Response | StreamingResponse]
+
+
+def json_response(value: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(_encoder.encode(value), status, headers=headers or {})

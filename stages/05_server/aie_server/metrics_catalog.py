@@ -1,0 +1,112 @@
+"""Every metric of the server, declared once. Names and bucket bounds are vLLM's where it has them, so boards work
+unchanged."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from aie_server.metrics import Counter, Histogram, Metrics
+from aie_server.served import ServedModel
+
+__all__ = ["ModelMetrics", "ServerMetrics"]
+
+_TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
+_ITL_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0)
+_E2E_S = (0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 240.0)
+_LENGTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMetrics:
+    """The children that one model's requests touch; looked up once, not per token."""
+
+    time_to_first_token: Histogram
+    inter_token_latency: Histogram
+    e2e_latency: Histogram
+    prompt_tokens: Counter
+    generation_tokens: Counter
+    prompt_length: Histogram
+    generation_length: Histogram
+
+
+class ServerMetrics:
+    """Declares everything in `registry`. Figures of an engine are read from its `stats()` at each scrape."""
+
+    def __init__(self, registry: Metrics) -> None:
+        self.registry = registry
+        by_model = ("model_name",)
+        self.requests = registry.counter(
+            "requests_total", "HTTP requests by route and status; 499: the client hung up.", ("route", "status")
+        )
+        self.success = registry.counter(
+            "request_success_total", "Choices that ended, by reason.", ("model_name", "finished_reason")
+        )
+        self._ttft = registry.histogram(
+            "time_to_first_token_seconds", "From admission to the first token.", _TTFT_S, by_model
+        )
+        self._itl = registry.histogram(
+            "inter_token_latency_seconds", "Between two tokens of a request.", _ITL_S, by_model
+        )
+        self._e2e = registry.histogram(
+            "e2e_request_latency_seconds", "From admission to the last token.", _E2E_S, by_model
+        )
+        self._prompt = registry.counter("prompt_tokens_total", "Prompt tokens of admitted requests.", by_model)
+        self._generation = registry.counter("generation_tokens_total", "Tokens generated.", by_model)
+        self._prompt_length = registry.histogram(
+            "request_prompt_tokens", "Prompt tokens per choice.", _LENGTHS, by_model
+        )
+        self._generation_length = registry.histogram(
+            "request_generation_tokens", "Tokens generated per choice.", _LENGTHS, by_model
+        )
+        self._running = registry.gauge("num_requests_running", "Requests in the running batch.", by_model)
+        self._waiting = registry.gauge("num_requests_waiting", "Requests that wait for a place in the batch.", by_model)
+        self._queue = registry.gauge("queue_length", "Same as num_requests_waiting.", by_model)
+        self._kv_usage = registry.gauge("kv_cache_usage_perc", "Part of the KV blocks in use, 0 to 1.", by_model)
+        self._preemptions = registry.counter(
+            "num_preemptions_total", "Requests put back to make room for others.", by_model
+        )
+        self._steps = registry.counter("engine_steps_total", "Steps of the engine.", by_model)
+        self._batch_sum = registry.counter(
+            "engine_step_requests_total", "Requests over all steps; by engine_steps_total: the mean batch.", by_model
+        )
+        self._batch = registry.gauge("batch_size", "Mean batch size since the start.", by_model)
+        self._worker_memory = registry.gauge(
+            "engine_resident_memory_bytes", "Resident memory of the engine's process.", by_model
+        )
+        self._memory = registry.gauge("process_resident_memory_bytes", "Resident memory of the front process.")
+        registry.on_scrape(lambda: self._memory.labels().set(_resident_bytes()))
+
+    def of_model(self, name: str) -> ModelMetrics:
+        return ModelMetrics(
+            self._ttft.labels(name),
+            self._itl.labels(name),
+            self._e2e.labels(name),
+            self._prompt.labels(name),
+            self._generation.labels(name),
+            self._prompt_length.labels(name),
+            self._generation_length.labels(name),
+        )
+
+    def watch(self, model: ServedModel) -> None:
+        """Read this model's engine at each scrape."""
+        self.registry.on_scrape(lambda: self._collect(model))
+
+    def _collect(self, model: ServedModel) -> None:
+        stats, name = model.engine.stats(), model.name
+        self._running.labels(name).set(stats.num_running)
+        self._waiting.labels(name).set(stats.num_waiting)
+        self._queue.labels(name).set(stats.num_waiting)
+        self._kv_usage.labels(name).set(stats.kv_usage)
+        self._preemptions.labels(name).set_total(stats.num_preemptions)
+        self._steps.labels(name).set_total(stats.steps)
+        self._batch_sum.labels(name).set_total(stats.batch_size_sum)
+        self._batch.labels(name).set(stats.batch_size_sum / stats.steps if stats.steps else 0.0)
+        self._worker_memory.labels(name).set(stats.rss_bytes)
+
+
+def _resident_bytes() -> float:
+    """From /proc where there is one; elsewhere 0, because the standard library knows only the peak."""
+    try:
+        return float(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0.0

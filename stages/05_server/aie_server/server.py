@@ -1,0 +1,207 @@
+"""The server: routes, keys, metrics and drain on top of the HTTP layer."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from aie_engine import AieError
+from aie_server.access_log import AccessRecord, log_access
+from aie_server.api.chat import ChatEndpoint
+from aie_server.api.completions import CompletionsEndpoint
+from aie_server.api.generation import GenerationContext
+from aie_server.api.models import ModelsEndpoint
+from aie_server.api.status import HealthEndpoint, index_endpoint, metrics_endpoint, version_endpoint
+from aie_server.api.tokenize import DetokenizeEndpoint, TokenizeEndpoint
+from aie_server.auth import ApiKeys
+from aie_server.config import HttpLimits, ServerConfig
+from aie_server.errors import RouteError, ServerDrainingError, UnauthorizedError, error_object, retry_after_header
+from aie_server.gate import AdmitRequest, Gate, OpenGate
+from aie_server.http import Handler, Listener, RequestHead, Response, Route, Router, json_response
+from aie_server.metrics import Metrics
+from aie_server.metrics_catalog import ServerMetrics
+from aie_server.served import ModelTable, ServedModel
+
+__all__ = ["Server"]
+
+
+class Server:
+    """Binds when made (so a port in use is known at once), answers after `start` or `serve_forever`.
+
+    It owns its sockets and threads and nothing else: engines are closed by whoever made them, after the server.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[ServedModel],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        gate: Gate | None = None,
+        metrics: Metrics | None = None,
+        api_keys: Sequence[str] = (),
+        config: ServerConfig | None = None,
+    ) -> None:
+        self.config = config or ServerConfig()
+        self.models = ModelTable(models)
+        self._keys = ApiKeys(api_keys)
+        self._drain_gate = _DrainGate(gate or OpenGate())
+        self._metrics = ServerMetrics(metrics or Metrics(self.config.metrics_prefix))
+        for model in self.models:
+            self._metrics.watch(model)
+        self._router = self._routes()
+        self._finished = threading.Event()
+        self._listener = Listener(host, port, self)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port that it listens on; the port that the system chose if 0 was asked for."""
+        host, port = self._listener.server_address[:2]
+        return str(host), int(port)
+
+    @property
+    def url(self) -> str:
+        host, port = self.address
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    @property
+    def metrics(self) -> Metrics:
+        return self._metrics.registry
+
+    @property
+    def num_connections(self) -> int:
+        return self._listener.num_connections
+
+    def start(self) -> None:
+        """Answer from a thread of its own; returns at once."""
+        self._listener.start()
+
+    def serve_forever(self) -> None:
+        """Answer until `close` is called from elsewhere (a signal handler, another thread)."""
+        self.start()
+        self._finished.wait()
+
+    def drain(self, timeout_s: float) -> bool:
+        """Refuse new generations with 503, report not ready, and wait for those in progress. True if all of them
+        ended."""
+        self._drain_gate.close()
+        self._listener.hang_up_idle()
+        return self._drain_gate.wait_until_empty(timeout_s)
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Stop at once: what is still in progress is cancelled. A second call does nothing."""
+        self._drain_gate.close()
+        self._listener.close(timeout_s)
+        self._finished.set()
+
+    def __enter__(self) -> "Server":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # What the HTTP layer asks (http.connection.Application)
+
+    @property
+    def limits(self) -> HttpLimits:
+        return self.config.http
+
+    @property
+    def is_draining(self) -> bool:
+        return self._drain_gate.is_closed
+
+    def select(self, head: RequestHead, address: str) -> tuple[Route, str]:
+        """The key is checked before the route is looked up, so that strangers do not learn which routes exist."""
+        try:
+            route: Route | None = self._router.find(head)
+            failure: RouteError | None = None
+        except RouteError as error:
+            route, failure = None, error
+        client_key = self._keys.client_key(head.headers, address, is_open=route is not None and route.is_open)
+        if failure is not None:
+            raise failure
+        assert route is not None
+        return route, client_key
+
+    def error_response(self, error: BaseException) -> Response:
+        headers: dict[str, str] = {}
+        if (retry_after := retry_after_header(error)) is not None:
+            headers["Retry-After"] = retry_after
+        if isinstance(error, UnauthorizedError):
+            headers["WWW-Authenticate"] = "Bearer"
+        if isinstance(error, RouteError) and error.allow is not None:
+            headers["Allow"] = error.allow
+        return json_response(
+            error_object(error), status=error.status if isinstance(error, AieError) else 500, headers=headers
+        )
+
+    def finished(self, record: AccessRecord) -> None:
+        self._metrics.requests.labels(record.route, str(record.status)).inc()
+        log_access(record)
+
+    def _routes(self) -> Router:
+        router = Router()
+        context = GenerationContext(self._drain_gate, self.config, self._metrics)
+        health = HealthEndpoint(self.models, self._drain_gate, self.config, lambda: self.is_draining)
+
+        def add(method: str, path: str, handler: Handler, summary: str, *, is_open: bool = False) -> None:
+            router.add(Route(method, path, handler, summary, is_open))
+
+        add(
+            "POST",
+            "/v1/chat/completions",
+            ChatEndpoint(self.models, context),
+            "answer to a conversation; stream: true for events",
+        )
+        add("POST", "/v1/completions", CompletionsEndpoint(self.models, context), "continue a text, or several")
+        add("GET", "/v1/models", ModelsEndpoint(self.models), "models served here")
+        add("POST", "/tokenize", TokenizeEndpoint(self.models, self.config), "text or messages to token ids")
+        add("POST", "/detokenize", DetokenizeEndpoint(self.models), "token ids to text")
+        add("GET", "/health", health, "200 when a request would be served", is_open=True)
+        add("GET", "/metrics", metrics_endpoint(self.metrics), "figures for Prometheus", is_open=True)
+        add("GET", "/version", version_endpoint, "version of aie", is_open=True)
+        add("GET", "/", index_endpoint(router), "this list", is_open=True)
+        return router
+
+
+class _DrainGate:
+    """The gate that was given, and a count of who is inside, so that a drain knows when the last one has left."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._changed = threading.Condition()
+        self._num_inside = 0
+        self.is_closed = False
+
+    @property
+    def default_deadline_s(self) -> float | None:
+        return self._gate.default_deadline_s
+
+    def ready(self) -> tuple[bool, str]:
+        return self._gate.ready()
+
+    @contextmanager
+    def admit(self, request: AdmitRequest) -> Iterator[None]:
+        with self._changed:
+            if self.is_closed:
+                raise ServerDrainingError("The server is shutting down; another one will answer.")
+            self._num_inside += 1
+        try:
+            with self._gate.admit(request):
+                yield
+        finally:
+            with self._changed:
+                self._num_inside -= 1
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self.is_closed = True
+
+    def wait_until_empty(self, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> bool:
+        deadline = clock() + timeout_s
+        with self._changed:
+            while self._num_inside and (remaining_s := deadline - clock()) > 0:
+                self._changed.wait(remaining_s)
+            return self._num_inside == 0
