@@ -1,6 +1,8 @@
 """Fixtures for every stage's tests."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,3 +18,12 @@ def real_model() -> Path:
         return resolve("smollm2-135m")
     except AieError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def golden() -> list[dict[str, Any]]:
+    """Twelve prompts and what transformers in float32 made of them: ids, margins, log-probabilities."""
+    records: list[dict[str, Any]] = json.loads(
+        (Path(__file__).parent / "golden" / "smollm2_f32.json").read_text("utf-8")
+    )
+    return records
