@@ -1,0 +1,35 @@
+"""C kernels for the CPU, compiled at first use; the same results as `aie_tensor.ops`, at the machine's speed.
+
+    build.py     find a compiler, compile once, cache
+    structs.py   the C structures, mirrored
+    library.py   load(): the functions of the compiled library
+    packed.py    PackedMatrix: weights in the order in which the kernels read them
+    plan.py      PlanBuilder, Plan: a model's operators as one native call
+    src/         the C sources, best read in this order:
+                 simd.h, formats.h, pack.c, micro.h, micro.c, matmul.c, attention.c, elementwise.c,
+                 pool.h, pool.c, plan.h, plan.c
+
+Activations are float32 everywhere, weights keep the bits of their file. A token's result has the same bits whatever
+else is in its batch, however its prompt was cut into chunks, and however many threads work: every sum has one fixed
+order.
+"""
+
+from aie_tensor.errors import NativeUnavailableError
+from aie_tensor.native.build import Compiler, find_compilers
+from aie_tensor.native.library import NativeLibrary, load
+from aie_tensor.native.packed import PackedMatrix
+from aie_tensor.native.plan import Buffer, KVLayout, Plan, PlanBuilder, StepArrays
+
+__all__ = [
+    "Buffer",
+    "Compiler",
+    "KVLayout",
+    "NativeLibrary",
+    "NativeUnavailableError",
+    "PackedMatrix",
+    "Plan",
+    "PlanBuilder",
+    "StepArrays",
+    "find_compilers",
+    "load",
+]

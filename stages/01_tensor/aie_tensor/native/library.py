@@ -1,0 +1,97 @@
+"""The compiled kernels as Python functions.
+
+`NativeLibrary` wraps the shared object: argument types are declared once, and the C structures' sizes are compared with
+their mirrors here before anything runs. ctypes releases the interpreter lock during every call.
+"""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from aie_tensor.errors import NativeUnavailableError
+from aie_tensor.native.build import Compiler, build
+from aie_tensor.native.structs import MIRRORED, OP_NAMES, PlanSpecC, StepC
+
+__all__ = ["NativeLibrary", "load"]
+
+F32Array = npt.NDArray[np.float32]
+
+
+def pointer(array: npt.NDArray[np.generic]) -> int:
+    """Address of an array that C may walk: it must be C-contiguous, and the caller keeps it alive."""
+    assert array.flags.c_contiguous, f"array of shape {array.shape} and strides {array.strides} is not contiguous"
+    return array.ctypes.data
+
+
+class NativeLibrary:
+    """The loaded kernels. Obtain one by `load`; it is stateless and may be shared between threads."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise NativeUnavailableError(f"The compiled kernels {path} cannot be loaded: {error}.") from error
+        address, int32, int64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+        signatures: dict[str, tuple[type | None, list[type]]] = {
+            "aie_struct_sizes": (None, [address]),
+            "aie_isa": (ctypes.c_char_p, []),
+            "aie_panel_bytes": (int64, [int32, int32]),
+            "aie_pack": (None, [int32, int32, int32, address, address]),
+            "aie_argmax_rows": (None, [address, int32, int32, address]),
+            "aie_exp": (None, [address, int32, address]),
+            "aie_plan_create": (address, [ctypes.POINTER(PlanSpecC)]),
+            "aie_plan_run": (None, [address, ctypes.POINTER(StepC)]),
+            "aie_plan_profile": (None, [address, address, address]),
+            "aie_plan_free": (None, [address]),
+        }
+        for name, (result, arguments) in signatures.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+        self.path = path
+        self.c = library
+        sizes = np.zeros(len(MIRRORED), np.int64)
+        library.aie_struct_sizes(pointer(sizes))
+        assert sizes.tolist() == [ctypes.sizeof(s) for s in MIRRORED], f"C's structures differ from ours: {sizes}"
+
+    @property
+    def isa(self) -> str:
+        """Which vector instructions the kernels use: avx512, avx2, neon or portable."""
+        return str(self.c.aie_isa().decode())
+
+    def argmax_rows(self, x: F32Array) -> npt.NDArray[np.int32]:
+        """x [R, V] -> [R]: index of each row's first greatest value, or of its first NaN, as np.argmax."""
+        assert x.dtype == np.float32 and x.ndim == 2 and x.shape[1] > 0, (x.dtype, x.shape)
+        out = np.empty(x.shape[0], np.int32)
+        self.c.aie_argmax_rows(pointer(x), x.shape[0], x.shape[1], pointer(out))
+        return out
+
+    def exp(self, x: F32Array) -> F32Array:
+        """e^x as silu and softmax compute it; for tests of its accuracy."""
+        assert x.dtype == np.float32, x.dtype
+        out = np.empty_like(x)
+        self.c.aie_exp(pointer(x), x.size, pointer(out))
+        return out
+
+    def plan_profile(self, plan: int) -> list[tuple[str, int, int]]:
+        """Time and calls of each kind of operator that ran: [(name, nanoseconds, calls)], longest first."""
+        ns, calls = np.zeros(len(OP_NAMES), np.int64), np.zeros(len(OP_NAMES), np.int64)
+        self.c.aie_plan_profile(plan, pointer(ns), pointer(calls))
+        rows = [(name, int(t), int(n)) for name, t, n in zip(OP_NAMES, ns, calls, strict=True) if n]
+        return sorted(rows, key=lambda row: -row[1])
+
+
+def load(
+    *,
+    report: Callable[[str], None] | None = None,
+    compiler: Compiler | None = None,
+    flags: Sequence[str] | None = None,
+    cache: Path | None = None,
+) -> NativeLibrary:
+    """The kernels for this CPU, compiled now if they were not before (a few seconds). Arguments: see `build`.
+
+    Raises NativeUnavailableError when this machine cannot build them; the message names the remedy.
+    """
+    return NativeLibrary(build(report=report, compiler=compiler, flags=flags, cache=cache))

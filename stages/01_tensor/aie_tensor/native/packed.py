@@ -1,0 +1,59 @@
+"""A weight matrix in the order in which the kernels read it (src/formats.h draws the layout)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from aie_tensor.errors import InvalidInputError
+from aie_tensor.native.library import NativeLibrary, pointer
+from aie_tensor.native.structs import FORMATS
+from aie_tensor.quant import Matrix
+
+__all__ = ["PackedMatrix", "aligned_zeros"]
+
+CACHE_LINE = 64
+
+
+def aligned_zeros(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Zeroed bytes that start at a cache line."""
+    raw = np.zeros(nbytes + CACHE_LINE, np.uint8)
+    offset = -raw.ctypes.data % CACHE_LINE
+    return raw[offset : offset + nbytes]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedMatrix:
+    """Weights [n, k] in panels of 16 rows; the same blocks and bits as the `Matrix`, in another order."""
+
+    format: int  # index into FORMATS
+    n: int  # outputs
+    k: int  # inputs
+    data: npt.NDArray[np.uint8]  # panels, private layout
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, padding to whole panels included."""
+        return self.data.nbytes
+
+    @property
+    def num_panels(self) -> int:
+        """Panels of 16 rows."""
+        return -(-self.n // 16)
+
+    @classmethod
+    def pack(cls, lib: NativeLibrary, matrix: Matrix) -> "PackedMatrix":
+        """Repack a 2-D matrix of F32, F16, BF16, Q8_0, Q4_0 or Q4_1. InvalidInputError for other types or ranks."""
+        if matrix.dtype not in FORMATS or len(matrix.shape) != 2 or min(matrix.shape) < 1:
+            known = ", ".join(dtype.name for dtype in FORMATS)
+            given = f"{matrix.dtype.name} {matrix.shape}"
+            raise InvalidInputError(f"The native kernels multiply by 2-D matrices of {known}, not by {given}.")
+        n, k = matrix.shape
+        if k % matrix.dtype.block_size:
+            raise InvalidInputError(f"Rows of {matrix.dtype.name} are whole blocks of 32, but a row has {k} elements.")
+        code = FORMATS.index(matrix.dtype)
+        panel_bytes = int(lib.c.aie_panel_bytes(code, k))
+        assert matrix.data.nbytes == panel_bytes // 16 * n, (matrix.data.nbytes, panel_bytes, n)
+        packed = cls(code, n, k, aligned_zeros(-(-n // 16) * panel_bytes))
+        lib.c.aie_pack(code, n, k, pointer(matrix.data), pointer(packed.data))
+        return packed

@@ -1,0 +1,58 @@
+"""Mirrors of the C structures in src/formats.h and src/plan.h, field by field. `NativeLibrary` checks their sizes."""
+
+import ctypes
+from ctypes import c_float, c_int32, c_int64, c_void_p
+
+from aie_tensor.dtypes import DType
+
+__all__ = ["FORMATS", "MIRRORED", "OP_NAMES", "OpC", "PackedMatrixC", "PlanSpecC", "StepC"]
+
+# Index = the number of the format or operator in C.
+FORMATS = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0, DType.Q4_1)
+OP_NAMES = ("embed", "rms_norm", "linear", "swiglu", "rope_attention", "select_rows", "silu", "mul", "add")
+
+
+class PackedMatrixC(ctypes.Structure):
+    """PackedMatrix of formats.h."""
+
+    _fields_ = (
+        ("data", c_void_p), ("panel_bytes", c_int64),
+        ("format", c_int32), ("n", c_int32), ("k", c_int32), ("num_panels", c_int32),
+    )  # fmt: skip
+
+
+class OpC(ctypes.Structure):
+    """Op of plan.h."""
+
+    _fields_ = (
+        ("kind", c_int32), ("rows", c_int32), ("width", c_int32), ("out_width", c_int32),
+        ("num_mats", c_int32), ("layer", c_int32), ("num_heads", c_int32), ("num_kv_heads", c_int32),
+        ("head_dim", c_int32), ("interleaved", c_int32), ("table_format", c_int32), ("eps", c_float),
+        ("scale", c_float), ("reserved", c_int32), ("table_row_bytes", c_int64),
+        ("x", c_void_p), ("y", c_void_p), ("out", c_void_p), ("weight", c_void_p), ("bias", c_void_p),
+        ("cosines", c_void_p), ("sines", c_void_p), ("table", c_void_p), ("mats", c_void_p),
+    )  # fmt: skip
+
+
+class StepC(ctypes.Structure):
+    """Step of plan.h."""
+
+    _fields_ = (
+        ("num_tokens", c_int32), ("num_sequences", c_int32), ("num_logit_rows", c_int32), ("max_blocks", c_int32),
+        ("token_ids", c_void_p), ("positions", c_void_p), ("seq_starts", c_void_p), ("context_lens", c_void_p),
+        ("block_tables", c_void_p), ("logit_rows", c_void_p),
+    )  # fmt: skip
+
+
+class PlanSpecC(ctypes.Structure):
+    """PlanSpec of plan.h."""
+
+    _fields_ = (
+        ("num_ops", c_int32), ("num_threads", c_int32), ("max_tokens", c_int32), ("profile", c_int32),
+        ("num_layers", c_int32), ("num_blocks", c_int32), ("num_kv_heads", c_int32), ("block_size", c_int32),
+        ("head_dim", c_int32), ("max_group", c_int32),
+        ("ops", c_void_p), ("keys", c_void_p), ("values", c_void_p),
+    )  # fmt: skip
+
+
+MIRRORED: tuple[type[ctypes.Structure], ...] = (PackedMatrixC, OpC, StepC, PlanSpecC)

@@ -1,0 +1,98 @@
+"""Rotary embedding, paged cache and attention of the native kernels against NumPy."""
+
+import numpy as np
+import pytest
+
+from aie_tensor import ops
+
+pytestmark = pytest.mark.native
+
+MAX_CONTEXT = 640
+
+
+class Attention:
+    """One attention operator on sequences of given lengths, each with its own random cache blocks."""
+
+    def __init__(self, bench, lengths, *, heads=6, kv_heads=2, head_dim=32, block=16, interleaved=False, threads=2):
+        rng = np.random.default_rng(0)
+        self.heads, self.kv_heads, self.head_dim, self.interleaved = heads, kv_heads, head_dim, interleaved
+        self.qkv = [rng.standard_normal((n, (heads + 2 * kv_heads) * head_dim), dtype=np.float32) for n in lengths]
+        self.inv_freq = (10000.0 ** (-np.arange(0, head_dim, 2) / head_dim)).astype(np.float32)
+        width = max(-(-n // block) for n in lengths)
+        blocks = rng.permutation(len(lengths) * width + 3)[: len(lengths) * width]
+        self.tables = blocks.reshape(len(lengths), width).astype(np.int32)
+        self.plan = bench(
+            max_tokens=sum(lengths), num_threads=threads, max_context=MAX_CONTEXT,
+            kv_shape=(2, len(lengths) * width + 3, kv_heads, block, head_dim),
+        )  # fmt: skip
+        self.input = self.plan.buffer(width=self.qkv[0].shape[1])
+        self.output = self.plan.buffer(width=heads * head_dim)
+        self.plan.builder.rope_attention(
+            self.input, self.output, layer=1, num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim,
+            scale=head_dim**-0.5, inv_freq=self.inv_freq, interleaved=interleaved,
+        )  # fmt: skip
+
+    def step(self, chunks):
+        """chunks: (sequence, start, count) -> outputs, one array [count, H * D] for each"""
+        rows = np.concatenate([self.qkv[s][start : start + count] for s, start, count in chunks])
+        self.plan.array(self.input)[: len(rows)] = rows
+        self.plan.run([(start, count) for _, start, count in chunks], tables=self.tables[[s for s, _, _ in chunks]])
+        return np.split(self.plan.read(self.output, len(rows)), np.cumsum([count for _, _, count in chunks])[:-1])
+
+    def expected(self, sequence):
+        """All positions of one sequence at once, by the reference operators."""
+        rows = self.qkv[sequence].reshape(len(self.qkv[sequence]), -1, self.head_dim)
+        positions = np.arange(len(rows))
+        q, k, v = np.split(rows, [self.heads, self.heads + self.kv_heads], axis=1)
+        q, k = (ops.rope(x, positions, self.inv_freq, self.interleaved) for x in (q, k))
+        return ops.attention(q, k, v, positions, self.head_dim**-0.5).reshape(len(rows), -1)
+
+
+def close(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("heads", [(6, 2), (9, 3), (4, 4), (8, 1)])
+def test_whole_prompts_match_numpy(bench, heads, interleaved):
+    case = Attention(bench, [37, 5, 1, 64], heads=heads[0], kv_heads=heads[1], interleaved=interleaved)
+    for sequence, actual in enumerate(case.step([(0, 0, 37), (1, 0, 5), (2, 0, 1), (3, 0, 64)])):
+        close(actual, case.expected(sequence))
+
+
+@pytest.mark.parametrize(("block", "head_dim"), [(16, 64), (32, 48), (48, 16), (4, 32), (16, 24), (8, 8), (24, 20)])
+def test_any_block_and_head_size(bench, block, head_dim):
+    case = Attention(bench, [50, 21], block=block, head_dim=head_dim)
+    for sequence, actual in enumerate(case.step([(0, 0, 50), (1, 0, 21)])):
+        close(actual, case.expected(sequence))
+
+
+def test_long_context_spans_match_numpy(bench):
+    case = Attention(bench, [600], head_dim=16)
+    close(case.step([(0, 0, 600)])[0], case.expected(0))
+
+
+def test_bits_do_not_depend_on_chunks_batch_or_threads(bench):
+    lengths = [300, 40, 7]
+    whole = Attention(bench, lengths, threads=3)
+    reference = whole.step([(s, 0, n) for s, n in enumerate(lengths)])
+    chunked = Attention(bench, lengths, threads=1)
+    parts = {s: [] for s in range(3)}
+    # decode and prefill mixed, uneven cuts, sequences joining and leaving
+    for chunks in (
+        [(0, 0, 100)],
+        [(1, 0, 3), (0, 100, 157)],
+        [(0, 257, 1), (1, 3, 1), (2, 0, 6)],
+        [(2, 6, 1), (1, 4, 36), (0, 258, 2)],
+        [(0, 260, 40)],
+    ):
+        for (sequence, _, _), rows in zip(chunks, chunked.step(chunks), strict=True):
+            parts[sequence].append(rows)
+    for sequence in range(3):
+        np.testing.assert_array_equal(np.concatenate(parts[sequence]), reference[sequence])
+
+
+def test_large_scores_do_not_overflow(bench):
+    case = Attention(bench, [30])
+    case.qkv[0] *= 30  # scores of some thousands
+    np.testing.assert_allclose(case.step([(0, 0, 30)])[0], case.expected(0), rtol=1e-3, atol=2e-2)

@@ -1,0 +1,99 @@
+"""Linear layers and swiglu of the native kernels against NumPy, for every format, batch size and number of threads."""
+
+import numpy as np
+import pytest
+
+from aie_tensor import DType, Matrix, ops, quantize
+from aie_tensor.errors import InvalidInputError
+from aie_tensor.native import PackedMatrix
+
+pytestmark = pytest.mark.native
+
+FORMATS = [DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0, DType.Q4_1]
+BATCHES = [1, 2, 3, 7, 16, 40]
+
+
+def weights(rng, n, k, dtype=DType.F32):
+    return quantize(rng.standard_normal((n, k), dtype=np.float32) / np.float32(np.sqrt(k)), dtype)
+
+
+def close(actual, expected):
+    """Within 1e-5 of the largest magnitude: float32 sums of some hundred terms in another order."""
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5 * float(np.abs(expected).max()))
+
+
+def run_linear(bench, x, matrices, **options):
+    """x [T, K] through one linear operator -> [T, ΣN]"""
+    plan = bench(max_tokens=len(x))
+    packed = [PackedMatrix.pack(plan.lib, m) for m in matrices]
+    source, out = plan.buffer(x), plan.buffer(width=sum(p.n for p in packed))
+    add = plan.buffer(options.pop("add")) if "add" in options else None
+    plan.builder.linear(source, packed, out, add=add, **options)
+    plan.run_tokens(len(x))
+    return plan.read(out, len(x))
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("num_tokens", BATCHES)
+def test_linear_matches_numpy(bench, dtype, num_tokens):
+    rng = np.random.default_rng(num_tokens)
+    matrix, x = weights(rng, 53, 416, dtype), rng.standard_normal((num_tokens, 416), dtype=np.float32)
+    close(run_linear(bench, x, [matrix]), ops.linear(x, matrix.dequantize()))
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16])
+@pytest.mark.parametrize("num_tokens", [1, 5])
+def test_plain_rows_may_have_any_length(bench, dtype, num_tokens):
+    rng = np.random.default_rng(1)
+    matrix, x = weights(rng, 17, 37, dtype), rng.standard_normal((num_tokens, 37), dtype=np.float32)
+    close(run_linear(bench, x, [matrix]), ops.linear(x, matrix.dequantize()))
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_a_rows_bits_do_not_depend_on_its_batch(bench, dtype):
+    rng = np.random.default_rng(2)
+    matrix, x = weights(rng, 100, 448, dtype), rng.standard_normal((40, 448), dtype=np.float32)
+    whole = run_linear(bench, x, [matrix])
+    np.testing.assert_array_equal(run_linear(bench, x[:7], [matrix]), whole[:7])
+    for row in (0, 6, 39):
+        np.testing.assert_array_equal(run_linear(bench, x[row : row + 1], [matrix])[0], whole[row])
+
+
+@pytest.mark.parametrize("num_tokens", [1, 9])
+def test_concatenation_bias_and_residual(bench, num_tokens):
+    rng = np.random.default_rng(3)
+    parts = [weights(rng, 40, 64, DType.Q8_0), weights(rng, 23, 64, DType.F32), weights(rng, 16, 64, DType.Q4_1)]
+    x = rng.standard_normal((num_tokens, 64), dtype=np.float32)
+    residual = rng.standard_normal((num_tokens, 79), dtype=np.float32)
+    bias = rng.standard_normal(23, dtype=np.float32)
+    expected = np.concatenate([ops.linear(x, p.dequantize()) for p in parts], axis=1) + residual
+    expected[:, 40:63] += bias
+    close(run_linear(bench, x, parts, add=residual, biases=[None, bias, None]), expected)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+@pytest.mark.parametrize("num_tokens", [1, 2, 19])
+def test_swiglu_matches_numpy_with_any_number_of_threads(bench, num_threads, num_tokens):
+    rng = np.random.default_rng(4)
+    gate, up = weights(rng, 75, 96, DType.Q4_1), weights(rng, 75, 96, DType.Q8_0)
+    x = rng.standard_normal((num_tokens, 96), dtype=np.float32)
+    plan = bench(max_tokens=num_tokens, num_threads=num_threads)
+    source, out = plan.buffer(x), plan.buffer(width=75)
+    plan.builder.swiglu(source, PackedMatrix.pack(plan.lib, gate), PackedMatrix.pack(plan.lib, up), out)
+    plan.run_tokens(num_tokens)
+    close(plan.read(out, num_tokens), ops.silu(ops.linear(x, gate.dequantize())) * ops.linear(x, up.dequantize()))
+
+
+def test_nan_and_infinity_reach_the_output(bench):
+    x = np.ones((3, 64), np.float32)
+    x[0, 5], x[1, 6] = np.nan, np.inf
+    matrix = Matrix.from_array(np.full((20, 64), 0.5, np.float32))
+    result = run_linear(bench, x, [matrix])
+    assert np.isnan(result[0]).all() and np.isinf(result[1]).all() and (result[2] == 32).all()
+
+
+def test_what_cannot_be_packed_is_refused(native_lib):
+    with pytest.raises(InvalidInputError, match="2-D matrices"):
+        PackedMatrix.pack(native_lib, Matrix.from_array(np.ones(8, np.float32)))
+    with pytest.raises(InvalidInputError, match="F64"):
+        PackedMatrix.pack(native_lib, Matrix.from_array(np.ones((8, 8))))
