@@ -72,6 +72,7 @@ class ContinuousBatcher(SchedulerBase):
 
     def _grow(self, state: SequenceState, plan: StepPlan) -> bool:
         """One more block for a running sequence, taken from the last in rank if need be; False if that was itself."""
+        assert state.num_tokens <= state.max_cached, f"{state} has all its tokens, but was never finished"
         while self.allocator.num_free == 0:
             victim = self._running.pop()
             self._preempt(victim)
@@ -102,9 +103,9 @@ class ContinuousBatcher(SchedulerBase):
                 candidate = following
             if candidate is None:
                 break
-            num_tokens = self._grant(candidate, budget)
-            if granted and num_tokens < min(candidate.num_remaining, self.config.block_size):
+            if granted and budget < min(candidate.num_remaining, self.config.block_size):
                 break  # a splinter of a prompt costs more than it brings
+            num_tokens = self._grant(candidate, budget)
             if candidate is following:
                 following = next(begun, None)
             else:
@@ -118,8 +119,9 @@ class ContinuousBatcher(SchedulerBase):
 
     def _grant(self, state: SequenceState, budget: int) -> int:
         """Tokens for this prompt: all it has if they fit into its share of the budget, else that share."""
-        remaining = state.num_remaining
-        return remaining if remaining <= budget else max(1, int(budget * self.config.prefill_share))
+        if state.num_remaining <= budget:
+            return state.num_remaining
+        return max(int(budget * self.config.prefill_share), min(budget, self.config.block_size))
 
     def _admissible(self) -> SequenceState | None:
         """The head of the queue, if the batch has a place and the cache has blocks for it."""
