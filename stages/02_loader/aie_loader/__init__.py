@@ -27,6 +27,8 @@ from aie_loader.errors import (
     MissingInputError,
     MissingTensorError,
     ModelFileError,
+    ModelNotFoundError,
+    PullError,
     TensorShapeError,
     TokenizerError,
     TruncatedFileError,
@@ -38,13 +40,17 @@ from aie_loader.export import export_safetensors
 from aie_loader.formats import Checkpoint, TensorInfo
 from aie_loader.graph import Graph, Node, Shape
 from aie_loader.incremental import IncrementalDecoder
+from aie_loader.known_models import KNOWN_MODELS, KnownModel
 from aie_loader.model import Model, load_model, load_tokenizer
 from aie_loader.passes import fuse, fuse_qkv, fuse_residual, fuse_swiglu
+from aie_loader.pulling import PullProgress, pull
+from aie_loader.repository import ModelEntry, list_models, resolve, served_name
 from aie_loader.shapes import infer_shapes
 from aie_loader.tiny import write_tiny_gguf, write_tiny_llama
 from aie_loader.tokenizer import Tokenizer
 
 __all__ = [
+    "KNOWN_MODELS",
     "ChatTemplate",
     "ChatTemplateError",
     "Checkpoint",
@@ -54,14 +60,19 @@ __all__ = [
     "GraphError",
     "GraphShapeError",
     "IncrementalDecoder",
+    "KnownModel",
     "MalformedHeaderError",
     "MissingFileError",
     "MissingInputError",
     "MissingTensorError",
     "Model",
     "ModelConfig",
+    "ModelEntry",
     "ModelFileError",
+    "ModelNotFoundError",
     "Node",
+    "PullError",
+    "PullProgress",
     "Shape",
     "TensorInfo",
     "TensorShapeError",
@@ -77,8 +88,12 @@ __all__ = [
     "fuse_residual",
     "fuse_swiglu",
     "infer_shapes",
+    "list_models",
     "load_model",
     "load_tokenizer",
+    "pull",
+    "resolve",
+    "served_name",
     "write_tiny_gguf",
     "write_tiny_llama",
 ]

