@@ -45,7 +45,7 @@ class SampleOutput:
 
 
 def numpy_argmax(logits: Float32Array) -> Int32Array:
-    """Index of the largest of each row, the first of equals: [R,V] → [R]."""
+    """Index of each row's first largest, or first NaN where there is one: [R,V] → [R]."""
     best: Int32Array = np.argmax(logits, axis=1).astype(np.int32)
     return best
 
@@ -63,24 +63,20 @@ def sample(
     so that the same seed gives the same text alone or in any batch. Rows that draw must have a seed.
     """
     assert len(logits) == len(params) == len(positions), f"{len(logits)=} {len(params)=} {len(positions)=}"
-    failed = _rows_without_numbers(logits)
-    token_ids: list[int] = argmax(logits).tolist()
+    best = argmax(logits)
+    token_ids: list[int] = best.tolist()
+    # The largest is NaN if there is any, so looking at it is looking at the whole row.
+    largest = logits[np.arange(len(logits)), best]
+    failed = frozenset(np.flatnonzero(~np.isfinite(largest)).tolist())
     drawing = [row for row, wish in enumerate(params) if not wish.is_greedy and row not in failed]
-    for row, u in zip(drawing, _uniform(drawing, params, positions), strict=True):
-        token_ids[row] = _draw(logits[row], params[row], logits[row, token_ids[row]], u)
+    if drawing:
+        for row, u in zip(drawing, _uniform(drawing, params, positions), strict=True):
+            token_ids[row] = _draw(logits[row], params[row], largest[row], u)
     logprobs = [
         None if wish.logprobs is None or row in failed else _logprobs(logits[row], token_ids[row], wish.logprobs)
         for row, wish in enumerate(params)
     ]
     return SampleOutput(token_ids, logprobs, failed)
-
-
-def _rows_without_numbers(logits: Float32Array) -> frozenset[int]:
-    # A sum is not finite if any term is not, and is one fast pass; only then is the row looked at closely.
-    with np.errstate(invalid="ignore", over="ignore"):
-        sums = logits.sum(axis=1)
-    suspects = np.flatnonzero(~np.isfinite(sums)).tolist()
-    return frozenset(row for row in suspects if not np.isfinite(np.max(logits[row])))
 
 
 def _uniform(rows: Sequence[int], params: Sequence[SamplingParams], positions: Sequence[int]) -> list[float]:

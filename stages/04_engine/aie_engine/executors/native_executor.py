@@ -78,7 +78,7 @@ class NativeExecutor:
         return self._logits[: batch.num_rows]
 
     def argmax_rows(self, logits: Float32Array) -> Int32Array:
-        """Index of the largest of each row: [R,V] → [R]."""
+        """Index of each row's first largest, or first NaN where there is one: [R,V] → [R]."""
         return self._lib.argmax_rows(logits)
 
     def profile(self) -> list[tuple[str, int, int]]:

@@ -71,7 +71,7 @@ class NumpyExecutor:
         return logits
 
     def argmax_rows(self, logits: Float32Array) -> Int32Array:
-        """Index of the largest of each row: [R,V] → [R]."""
+        """Index of each row's first largest, or first NaN where there is one: [R,V] → [R]."""
         return numpy_argmax(logits)
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ class Executor(Protocol):
         ...
 
     def argmax_rows(self, logits: Float32Array) -> Int32Array:
-        """Index of the largest of each row: [R,V] → [R]; the first of equals."""
+        """Index of each row's first largest, or first NaN where there is one: [R,V] → [R]."""
         ...
 
     def close(self) -> None:
