@@ -27,3 +27,19 @@ def golden() -> list[dict[str, Any]]:
         (Path(__file__).parent / "golden" / "smollm2_f32.json").read_text("utf-8")
     )
     return records
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A generated Llama of two layers as a safetensors folder; do not change it."""
+    from aie_loader import write_tiny_llama
+
+    return write_tiny_llama(tmp_path_factory.mktemp("tiny") / "tiny-llama")
+
+
+@pytest.fixture(scope="session")
+def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model as a GGUF file with Q8_0 matrices; do not change it."""
+    from aie_loader import write_tiny_gguf
+
+    return write_tiny_gguf(tmp_path_factory.mktemp("tiny") / "tiny-llama.gguf")
