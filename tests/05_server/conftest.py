@@ -6,9 +6,10 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+
 from aie_engine import (
     EngineInfo,
     EngineStats,
@@ -31,7 +32,7 @@ class ByteTokenizer:
 
     vocab_size = 258
     special_ids = frozenset({EOS, IM_START})
-    _special_text = {EOS: "<end>", IM_START: "<turn>"}
+    _special_text: ClassVar = {EOS: "<end>", IM_START: "<turn>"}
 
     def encode(self, text: str, *, add_special_tokens: bool = False, parse_special: bool = True) -> list[int]:
         return [*([IM_START] if add_special_tokens and text.startswith("@bos") else []), *text.encode()]
@@ -68,7 +69,9 @@ class ByteDecoder:
 class PlainTemplate:
     """`role: content` lines."""
 
-    def render(self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool = True, **kwargs: object) -> str:
+    def render(
+        self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool = True, **kwargs: object
+    ) -> str:
         text = "".join(f"{message['role']}: {message['content']}|\n" for message in messages)
         return text + "".join(f"{kwargs[key]}" for key in kwargs) + ("assistant: " if add_generation_prompt else "")
 

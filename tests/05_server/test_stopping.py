@@ -1,9 +1,12 @@
 """Stop strings: whatever the cut into tokens, the same text as a search in the whole."""
 
+from itertools import pairwise
+
 import pytest
-from aie_server import StopStringMatcher
 from hypothesis import given
 from hypothesis import strategies as st
+
+from aie_server import StopStringMatcher
 
 ALPHABET = "ab\u00e9"  # few letters, so that stop strings overlap themselves and each other
 
@@ -31,7 +34,7 @@ def test_any_cut_into_tokens_gives_what_a_search_in_the_whole_text_gives(
     edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     shown = ""
     expected, stop = whole_text_search(text, stops, include)
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         shown += matcher.push(text[start:end])
         assert expected.startswith(shown), "a character was shown that does not belong to the output"
         if matcher.matched is not None:

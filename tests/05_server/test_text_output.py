@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from aie_engine import TokenEvent, TokenLogprobs
 from aie_server.text_output import OutputOptions, TextOutput
 

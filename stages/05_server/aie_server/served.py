@@ -9,7 +9,15 @@ from typing import Protocol
 from aie_engine import EngineClient, InvalidInputError
 from aie_server.errors import ModelNotFoundError
 
-__all__ = ["ChatTemplate", "IncrementalDecoder", "ModelTable", "ServedModel", "TextModel", "Tokenizer", "safe_token_bytes"]
+__all__ = [
+    "ChatTemplate",
+    "IncrementalDecoder",
+    "ModelTable",
+    "ServedModel",
+    "TextModel",
+    "Tokenizer",
+    "safe_token_bytes",
+]
 
 
 class IncrementalDecoder(Protocol):

@@ -63,6 +63,7 @@ class _Exchange:
     head: RequestHead | None = None
     route: Route | None = None
     body_is_read: bool = False
+    is_out_of_step: bool = False  # where the next request would start is unknown
     status: int = 0
     num_bytes: int = 0  # sent as body
 
@@ -124,8 +125,12 @@ class Connection(BaseHTTPRequestHandler):
         except (ClientGoneError, PeerClosedError):
             raise ClientGoneError from None
         except ReadTimeoutError:
+            exchange.is_out_of_step = True
             timeout = FramingError("The request did not arrive in time.", status=408, code="request_timeout")
             return self._app.error_response(timeout)
+        except FramingError as error:
+            exchange.is_out_of_step = True
+            return self._app.error_response(error)
         except AieError as error:
             return self._app.error_response(error)
         except Exception as error:
@@ -148,9 +153,7 @@ class Connection(BaseHTTPRequestHandler):
 
     def _must_close(self, exchange: _Exchange) -> bool:
         head = exchange.head
-        if head is None or self._app.is_draining or not head.keep_alive:
-            return True
-        return head.has_body and not exchange.body_is_read
+        return head is None or self._has_unread_input(exchange) or self._app.is_draining or not head.keep_alive
 
     # Writing: headers and first bytes leave in one call, so that small answers are one packet.
 
@@ -213,7 +216,8 @@ class Connection(BaseHTTPRequestHandler):
     # Endings
 
     def _has_unread_input(self, exchange: _Exchange) -> bool:
-        return exchange.head is None or (exchange.head.has_body and not exchange.body_is_read)
+        head = exchange.head
+        return exchange.is_out_of_step or head is None or (head.has_body and not exchange.body_is_read)
 
     def _linger(self) -> None:
         """Closing with unread input makes the kernel send a reset, which can destroy the answer on its way to the

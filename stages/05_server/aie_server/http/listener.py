@@ -10,6 +10,7 @@ import logging
 import socket
 import threading
 import time
+from collections import deque
 from socketserver import BaseRequestHandler, TCPServer, ThreadingMixIn
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ __all__ = ["Listener"]
 
 _log = logging.getLogger("aie.server")
 _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_POLL_S: Final = 0.05  # how soon the accept loop sees that it shall stop
+_POLL_S: Final = 0.25  # how soon the accept loop sees that it shall stop, where `close` cannot wake it
 _BODY: Final = (
     b'{"error":{"message":"Too many connections are open.","type":"overloaded_error","param":null,'
     b'"code":"too_many_connections"}}'
@@ -44,6 +45,7 @@ class Listener(ThreadingMixIn, TCPServer):
         self._app = app
         self._lock = threading.Lock()
         self._connections: dict[socket.socket, tuple[threading.Thread, ConnectionState]] = {}
+        self._ending: deque[threading.Thread] = deque()  # done with their connection, perhaps not quite gone
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._stopping = threading.Event()
@@ -71,12 +73,13 @@ class Listener(ThreadingMixIn, TCPServer):
         self._is_closed = True
         self._stopping.set()
         if self._thread is not None:
+            _shut_down(self.socket)  # on Linux this wakes the accept loop
             self.shutdown()
             self._thread.join()
         self.server_close()
         deadline = time.monotonic() + timeout_s
         with self._lock:
-            threads = [thread for thread, _ in self._connections.values()]
+            threads = [*self._ending, *(thread for thread, _ in self._connections.values())]
             for sock in self._connections:
                 _shut_down(sock)
         for thread in threads:
@@ -105,6 +108,8 @@ class Listener(ThreadingMixIn, TCPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
+            while self._ending and not self._ending[0].is_alive():
+                self._ending.popleft()
             is_full = len(self._connections) >= self._app.limits.max_connections
             if not is_full:
                 thread = threading.Thread(
@@ -138,7 +143,9 @@ class Listener(ThreadingMixIn, TCPServer):
 
     def _forget(self, request: socket.socket) -> None:
         with self._lock:
-            self._connections.pop(request, None)
+            entry = self._connections.pop(request, None)
+            if entry is not None and entry[0].ident is not None:
+                self._ending.append(entry[0])
 
     def _refuse(self, request: socket.socket) -> None:
         with contextlib.suppress(OSError):
