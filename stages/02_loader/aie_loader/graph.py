@@ -51,7 +51,7 @@ class Graph:
         DuplicateNodeError, MissingInputError, GraphCycleError (which names the cycle) when there is no such order.
         """
         by_name = self._checked_names()
-        waiting = {node.name: sum(name in by_name for name in node.inputs) for node in self.nodes}  # in-degrees
+        waiting = {node.name: sum(map(by_name.__contains__, node.inputs)) for node in self.nodes}  # in-degrees
         consumers = self.consumers()
         ready = deque(node for node in self.nodes if not waiting[node.name])
         order: list[Node] = []

@@ -55,8 +55,10 @@ def _rms_norm(node: Node, shapes: list[Shape]) -> Shape:
 
 def _project(node: Node, shapes: list[Shape], num_weights: int) -> Shape:
     """x [T, K] by W [N, K], one or several side by side, then as many biases [N] or none."""
+    if len(shapes) < 1 + num_weights:
+        raise _wrong(node, shapes, f"x [T, K] and {num_weights} × W [N, K]")
     x, weights, biases = shapes[0], shapes[1 : 1 + num_weights], shapes[1 + num_weights :]
-    fits = len(x) == 2 and len(weights) == num_weights and all(len(w) == 2 and w[1] == x[1] for w in weights)
+    fits = len(x) == 2 and all(len(w) == 2 and w[1] == x[1] for w in weights)
     if not fits or (biases and biases != [w[:1] for w in weights]):
         raise _wrong(node, shapes, f"x [T, K], {num_weights} × W [N, K] and no or {num_weights} × bias [N]")
     return (x[0], sum(w[0] for w in weights if isinstance(w[0], int)))
