@@ -33,7 +33,7 @@ def test_outstanding_names_owner_age_and_line() -> None:
     assert entry.stack[0].file == __file__
     assert entry.stack[0].function.endswith("hold_cache")
     assert entry.stack[0].line == hold_cache.__code__.co_firstlineno + 1
-    assert str(entry.stack[0]).startswith(f"{__file__}:")
+    assert str(entry.stack[0]).endswith(f"test_ledger.py:{entry.stack[0].line} in {entry.stack[0].function}")
 
 
 def test_report_groups_by_line_and_owner_and_leaves_out_the_baseline() -> None:

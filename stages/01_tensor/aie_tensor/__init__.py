@@ -16,7 +16,7 @@ Layers, lowest first; each imports only those above it in this list:
 Importing this package compiles nothing.
 """
 
-from aie_tensor import ops
+from aie_tensor import native, ops
 from aie_tensor.dtypes import DType
 from aie_tensor.errors import (
     AieError,

@@ -24,14 +24,17 @@ _OWN_FILES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One line of a call stack. Prints as `file:line in function`."""
+    """One line of a call stack. Prints as `file:line in function`, a file inside the current folder relative to it."""
 
     file: str
     line: int
     function: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line} in {self.function}"
+        path = Path(self.file)
+        here = Path.cwd()
+        shown = path.relative_to(here) if path.is_relative_to(here) else path
+        return f"{shown}:{self.line} in {self.function}"
 
 
 class StackTable:
@@ -58,8 +61,9 @@ class StackTable:
 
 
 def resolve(stack: RawStack) -> tuple[Frame, ...]:
-    """The frames as text, innermost first: the first is the line that asked."""
-    return tuple(Frame(code.co_filename, _line(code, offset), code.co_qualname) for code, offset in stack)
+    """The frames as text, innermost first: the first is the line that asked. Python's start-up frames are left out."""
+    named = [(code, offset) for code, offset in stack if not code.co_filename.startswith("<frozen ")]
+    return tuple(Frame(code.co_filename, _line(code, offset), code.co_qualname) for code, offset in named)
 
 
 def _line(code: CodeType, offset: int) -> int:
