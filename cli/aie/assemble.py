@@ -15,15 +15,14 @@ from aie_engine import (
     EngineConfig,
     EnvironmentLacksError,
     InvalidInputError,
-    LocalEngine,
-    WorkerEngine,
     load_text_model,
+    start_engine,
 )
 from aie_loader import KNOWN_MODELS, pull, resolve, served_name
 from aie_reliability import AdmissionGate, CircuitBreaker, GuardedEngine, ReliabilityConfig, SupervisedEngine
 from aie_server import ServedModel, Server, ServerConfig
 
-__all__ = ["DEFAULT_MODEL", "Service", "build_service", "engine_config", "find_model", "start_engine"]
+__all__ = ["DEFAULT_MODEL", "Service", "build_service", "engine_config", "find_model"]
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -50,7 +49,7 @@ def find_model(name: str | None) -> Path:
         return resolve(DEFAULT_MODEL)
     except InvalidInputError:
         what = KNOWN_MODELS[DEFAULT_MODEL]
-        note(f"The default model {DEFAULT_MODEL} is not here yet; pulling it once ({what.description}).")
+        note(f"The default model {DEFAULT_MODEL} is not here yet; pulling it once ({what.what}).")
         return pull(DEFAULT_MODEL, progress=pull_progress(DEFAULT_MODEL))
 
 
@@ -77,11 +76,6 @@ def engine_config(settings: ServeSettings, path: Path, name: str, *, share: int 
     )
 
 
-def start_engine(config: EngineConfig, workers: int, report: Callable[[str], None] = note) -> EngineClient:
-    """An engine in a thread (`workers` 0) or in a process of its own (1)."""
-    return LocalEngine(config, report=report) if workers == 0 else WorkerEngine(config, report=report)
-
-
 def build_service(settings: ServeSettings, *, report: Callable[[str], None] = note) -> Service:
     """Loads every model and opens the port. Whatever was started is closed again when a later part fails."""
     paths = [(served_name(name), find_model(name)) for name in settings.models] or [(DEFAULT_MODEL, find_model(None))]
@@ -98,13 +92,11 @@ def build_service(settings: ServeSettings, *, report: Callable[[str], None] = no
         gate = AdmissionGate(_reliability(settings), engines_ready=lambda: _engines_ready(engines))
         server = Server(
             models,
-            config=ServerConfig(
-                host=settings.host,
-                port=settings.port,
-                api_keys=(settings.api_key,) if settings.api_key else (),
-                metrics_prefix=settings.metrics_prefix,
-            ),
+            host=settings.host,
+            port=settings.port,
             gate=gate,
+            api_keys=(settings.api_key,) if settings.api_key else (),
+            config=ServerConfig(metrics_prefix=settings.metrics_prefix),
         )
         return Service(server, gate, engines)
     except BaseException:

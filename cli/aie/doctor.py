@@ -76,7 +76,7 @@ def _kernels() -> list[Finding]:
                 "kernels", "note", f"{error} Until then everything runs on NumPy, correctly and several times slower."
             )
         ]
-    return [Finding("kernels", "ok", library.description)]
+    return [Finding("kernels", "ok", f"{library.isa}, compiled at {library.path}")]
 
 
 def _models() -> list[Finding]:
@@ -84,8 +84,8 @@ def _models() -> list[Finding]:
 
     findings = []
     for entry in list_models():
-        if entry.present:
-            findings.append(Finding(f"model {entry.alias}", "ok", f"{entry.path} ({format_bytes(entry.num_bytes)})"))
+        if entry.is_present:
+            findings.append(Finding(f"model {entry.alias}", "ok", f"{entry.path} ({format_bytes(entry.size_bytes)})"))
         else:
             findings.append(Finding(f"model {entry.alias}", "note", f"not here; `aie pull {entry.alias}` gets it"))
     return findings

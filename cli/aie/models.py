@@ -43,10 +43,10 @@ def list_known(
     for entry in entries:
         view.add_row(
             entry.alias,
-            "yes" if entry.present else "no",
-            format_bytes(entry.num_bytes),
-            entry.description,
-            str(entry.path) if entry.present else f"aie pull {entry.alias}",
+            "yes" if entry.is_present else "no",
+            format_bytes(entry.size_bytes),
+            entry.what,
+            str(entry.path) if entry.is_present else f"aie pull {entry.alias}",
         )
     Console().print(view)
     if json_path is not None:
@@ -55,10 +55,10 @@ def list_known(
             [
                 {
                     "alias": e.alias,
-                    "present": e.present,
-                    "bytes": e.num_bytes,
+                    "present": e.is_present,
+                    "bytes": e.size_bytes,
                     "path": str(e.path),
-                    "description": e.description,
+                    "what": e.what,
                 }
                 for e in entries
             ],

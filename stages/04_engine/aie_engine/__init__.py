@@ -16,6 +16,7 @@ Layout, each line built on those above it:
 from aie_engine.build import EngineParts, Report, build_engine
 from aie_engine.client import WorkerEngine
 from aie_engine.config import EngineConfig
+from aie_engine.demo_model import demo_model
 from aie_engine.errors import EngineDeadError, UnsupportedOpError
 from aie_engine.local import LocalEngine
 from aie_engine.params import SamplingParams
@@ -53,6 +54,7 @@ __all__ = [
     "UnsupportedOpError",
     "WorkerEngine",
     "build_engine",
+    "demo_model",
     "load_text_model",
     "start_engine",
 ]

@@ -47,7 +47,12 @@ class Tokenizer(Protocol):
 
 class ChatTemplate(Protocol):
     def render(
-        self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool = True, **kwargs: object
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        **kwargs: object,
     ) -> str: ...
 
 
