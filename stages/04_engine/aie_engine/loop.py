@@ -63,7 +63,7 @@ class EngineLoop:
         """Steps until `stop`, or until the core is dead (`core.dead_reason` says why)."""
         core = self._core
         try:
-            while self._take_commands() and core.dead_reason is None:
+            while core.dead_reason is None and self._take_commands():
                 self._step()
         except Exception as error:  # the scheduler's or our own fault: its books are no longer to be trusted
             _log.exception("the engine's loop failed")

@@ -69,6 +69,6 @@ def merge(first: TokenEvent, then: TokenEvent) -> TokenEvent:
         then.finish_reason,
         then.stop_token_id,
         then.error,
-        then.num_prompt_tokens,
-        then.num_cached_tokens,
+        then.num_prompt_tokens or first.num_prompt_tokens,  # the end of a dead engine knows nothing
+        then.num_cached_tokens or first.num_cached_tokens,
     )
