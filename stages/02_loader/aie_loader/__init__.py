@@ -8,8 +8,8 @@ Layers, lowest first; each imports only those above it in this list:
     graph.py, shapes.py  nodes, Kahn's algorithm, shapes
     passes/              rewrites of the graph: fusion
     architectures/       families of models: configuration and graph
-    model.py             a path into all of this
     repository.py …      which models are here, and how to get them; tiny.py: one made on the spot
+    model.py             a path into all of this; export.py: back into files
 
 It knows nothing of requests and batches.
 """

@@ -13,7 +13,7 @@ from typing import Literal
 from aie_loader.architectures import Architecture, architecture_of_gguf, architecture_of_json
 from aie_loader.chat import ChatTemplate
 from aie_loader.config import ModelConfig
-from aie_loader.errors import MissingFileError, ModelFileError
+from aie_loader.errors import ChatTemplateError, MissingFileError, ModelFileError, TokenizerError
 from aie_loader.formats import (
     Checkpoint,
     open_folder,
@@ -24,6 +24,7 @@ from aie_loader.formats import (
 )
 from aie_loader.formats.source import SourceFile
 from aie_loader.graph import Graph
+from aie_loader.repository import served_name
 from aie_loader.tokenizer import Tokenizer
 
 __all__ = ["Model", "load_model", "load_tokenizer"]
@@ -67,7 +68,7 @@ def load_model(path: Path | str) -> Model:
         checkpoint = open_gguf(path)
         metadata = checkpoint.metadata
         architecture, config = _config_from_gguf(path, metadata)
-        tokenizer, template = _text_from_gguf(metadata)
+        tokenizer, template = _text_from_gguf(path, metadata)
     else:
         folder = path if path.is_dir() else path.parent
         metadata = read_json_object(_config_path(folder))
@@ -76,7 +77,7 @@ def load_model(path: Path | str) -> Model:
         checkpoint = open_folder(folder) if path.is_dir() else open_safetensors(path)
     config, graph = architecture.build(config, checkpoint.tensors, str(path))
     return Model(
-        name=model_name(path),
+        name=served_name(path),
         path=path,
         format=kind,
         config=config,
@@ -95,7 +96,7 @@ def load_tokenizer(path: Path | str) -> tuple[Tokenizer, ChatTemplate | None, Mo
     path = Path(path)
     if detect_format(path) == "gguf":
         metadata = read_gguf_header(path).metadata
-        return (*_text_from_gguf(metadata), _config_from_gguf(path, metadata)[1])
+        return (*_text_from_gguf(path, metadata), _config_from_gguf(path, metadata)[1])
     folder = path if path.is_dir() else path.parent
     config = _config_from_folder(folder, read_json_object(_config_path(folder)))[1]
     return (*_text_from_folder(folder), config)
@@ -112,12 +113,6 @@ def detect_format(path: Path) -> Format:
     if path.suffix.lower() == ".safetensors":
         return "safetensors"
     raise ModelFileError(f"{path} is neither a GGUF file nor a .safetensors file nor a model folder")
-
-
-def model_name(path: Path) -> str:
-    """File name without its suffix, or the folder's name."""
-    path = path.resolve()
-    return path.name if path.is_dir() else path.stem
 
 
 def _config_from_gguf(path: Path, metadata: Mapping[str, object]) -> tuple[Architecture, ModelConfig]:
@@ -140,9 +135,11 @@ def _config_from_folder(folder: Path, config: Mapping[str, object]) -> tuple[Arc
     return architecture, architecture.from_json(config, more, where)
 
 
-def _text_from_gguf(metadata: Mapping[str, object]) -> tuple[Tokenizer, ChatTemplate | None]:
-    tokenizer = Tokenizer.from_gguf(metadata)
-    return tokenizer, ChatTemplate.from_gguf(metadata)
+def _text_from_gguf(path: Path, metadata: Mapping[str, object]) -> tuple[Tokenizer, ChatTemplate | None]:
+    try:
+        return Tokenizer.from_gguf(metadata), ChatTemplate.from_gguf(metadata)
+    except (TokenizerError, ChatTemplateError) as error:  # metadata does not know which file it came from
+        raise type(error)(f"{path}: {error}", param=error.param) from error
 
 
 def _text_from_folder(folder: Path) -> tuple[Tokenizer, ChatTemplate | None]:
