@@ -50,21 +50,28 @@ class Graph:
 
         DuplicateNodeError, MissingInputError, GraphCycleError (which names the cycle) when there is no such order.
         """
+        return [node for node, _ in self.steps()]
+
+    def steps(self) -> Iterator[tuple[Node, Mapping[str, int]]]:
+        """Kahn's algorithm, one node at a time: the node taken, and how many inputs each node then still waits for.
+
+        The second value is the algorithm's own ledger, and changes with the next step.
+        """
         by_name = self._checked_names()
         waiting = {node.name: sum(map(by_name.__contains__, node.inputs)) for node in self.nodes}  # in-degrees
         consumers = self.consumers()
         ready = deque(node for node in self.nodes if not waiting[node.name])
-        order: list[Node] = []
+        num_taken = 0
         while ready:
             node = ready.popleft()
-            order.append(node)
+            num_taken += 1
             for consumer in consumers.get(node.name, ()):
                 waiting[consumer.name] -= 1
                 if not waiting[consumer.name]:
                     ready.append(consumer)
-        if len(order) != len(self.nodes):
+            yield node, waiting
+        if num_taken != len(self.nodes):
             raise GraphCycleError(_find_cycle(by_name, {name for name, count in waiting.items() if count}))
-        return order
 
     def consumers(self) -> dict[str, list[Node]]:
         """value → the nodes that read it, once per reading: `mul(x, x)` is two edges, here and in the in-degree."""

@@ -1,0 +1,136 @@
+"""Stage 2 by itself: a real model file, what is in it, and the graph that it becomes. No network; a few seconds.
+
+`python -m aie_loader [MODEL]`, `python stages/02_loader` and `aie stage 2` are the same.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+
+import psutil
+
+from aie_loader.errors import GraphError, ModelFileError, ModelNotFoundError
+from aie_loader.formats import open_gguf, open_safetensors, read_gguf_header
+from aie_loader.graph import Graph, Node
+from aie_loader.model import Model, load_model
+from aie_loader.passes import fuse
+from aie_loader.repository import resolve
+from aie_loader.tiny import write_tiny_gguf
+from aie_tensor import AieError
+
+_DEFAULT = "smollm2-135m"
+_CUT_BYTES = 3 << 20
+_TEXT = "Kahn sorted 62 graphs."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Load a model and show its file, its graph before and after fusion, the sort, and what is refused."""
+    parser = argparse.ArgumentParser(prog="aie_loader", description="Stage 2: files into an executable graph.")
+    parser.add_argument("model", nargs="?", help="alias, .gguf file or safetensors folder (default: the real model)")
+    options = parser.parse_args(argv)
+    try:
+        with tempfile.TemporaryDirectory(prefix="aie-") as scratch:
+            path = _choose(options.model, Path(scratch))
+            resident = psutil.Process().memory_info().rss
+            model = load_model(path)
+            show_file(model, grown_bytes=psutil.Process().memory_info().rss - resident)
+            show_text(model)
+            show_graph(model)
+            show_sort()
+            show_refusals(path if path.is_file() else next(path.glob("*.safetensors")), Path(scratch))
+            model.close()
+    except AieError as error:
+        print(f"aie_loader: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _choose(name: str | None, scratch: Path) -> Path:
+    if name is not None:
+        return resolve(name)
+    try:
+        path = resolve(_DEFAULT)
+    except ModelNotFoundError:
+        print(f"The real model is not in the cache (`aie pull {_DEFAULT}`): this is a tiny one, made up on the spot.\n")
+        return write_tiny_gguf(scratch / "tiny.gguf")
+    print(f"This is the real model, {_DEFAULT}.\n")
+    return path
+
+
+def show_file(model: Model, grown_bytes: int) -> None:
+    """Header facts, tensors by type, and what loading cost."""
+    print("1. The file\n")
+    file_bytes = model.path.stat().st_size if model.path.is_file() else 0
+    if model.format == "gguf":
+        header = read_gguf_header(model.path)
+        print(f"   {model.path.name}: GGUF version {header.version}, {file_bytes:,} bytes, of which the first "
+              f"{header.data_offset:,} are\n   the header: {len(header.metadata)} keys and {len(header.tensors)} "
+              f"tensor rows; tensors are aligned to {header.alignment} bytes.\n")
+    else:
+        print(f"   {model.path.name}: safetensors, {len(model.checkpoint.tensors)} tensors\n")
+    tensors = model.checkpoint.tensors.values()
+    print("   type   tensors          values           bytes   bits per value")
+    for dtype, count in Counter(matrix.dtype for matrix in tensors).most_common():
+        num_values = sum(prod(matrix.shape) for matrix in tensors if matrix.dtype is dtype)
+        num_bytes = sum(matrix.nbytes for matrix in tensors if matrix.dtype is dtype)
+        print(f"   {dtype.name:<6} {count:>7} {num_values:>15,} {num_bytes:>15,}   {8 * num_bytes / num_values:>14.1f}")
+    print(f"\n   Loaded in {1e3 * model.load_seconds:.0f} ms. The weights are {model.weight_bytes / 1e6:.1f} MB in the "
+          f"file; memory grew by {grown_bytes / 1e6:.1f} MB\n   (header, tokenizer, graph): the file is mapped, "
+          "and a page of it comes in when a kernel touches it.\n")
+
+
+def show_text(model: Model) -> None:
+    """The tokenizer that was rebuilt from the file."""
+    ids = model.tokenizer.encode(_TEXT)
+    pieces = " | ".join(model.tokenizer.token_text(token) for token in ids)
+    print(f"2. The tokenizer, {model.tokenizer.vocab_size:,} tokens\n\n   {_TEXT!r} -> {pieces}\n   ids {ids}\n")
+
+
+def show_graph(model: Model) -> None:
+    """One layer of the graph, before and after fusion."""
+    graph, fused = model.graph, fuse(model.graph)
+    print(f"3. The graph: {len(graph.nodes)} operators, of which layer 0 (T tokens in the step)\n")
+    print(_clipped(graph.render(prefix="blk.0.")))
+    print(f"\n   The same layer after fusion; {len(fused.nodes)} operators in all\n")
+    print(_clipped(fused.render(prefix="blk.0.")))
+    print()
+
+
+def _clipped(text: str, width: int = 118) -> str:
+    return "\n".join(line if len(line) <= width else line[: width - 1] + "…" for line in text.splitlines())
+
+
+def show_sort() -> None:
+    """Kahn's algorithm on a handful of nodes, with its ledger."""
+    edges = {"add": ("x", "down"), "down": ("mul",), "mul": ("silu", "up"), "silu": ("gate",), "gate": ("norm",),
+             "up": ("norm",), "norm": ("x",)}  # fmt: skip
+    graph = Graph(("x",), [Node(name, "op", inputs) for name, inputs in edges.items()], ("add",))
+    print("4. Kahn's algorithm: take a node that waits for nothing, and cross it off where it is read\n")
+    print(f"   {'taken':<6} | still waiting for " + " ".join(f"{name:>5}" for name in edges))
+    for node, waiting in graph.steps():
+        print(f"   {node.name:<6} |                   " + " ".join(f"{waiting[name]:>5}" for name in edges))
+    broken = [Node("norm", "op", ("x", "mul")) if node.name == "norm" else node for node in graph.nodes]
+    try:
+        Graph(("x",), broken, ("add",)).sorted()
+    except GraphError as error:
+        print(f"\n   With an edge from mul back to norm: {error}\n")
+
+
+def show_refusals(file: Path, scratch: Path) -> None:
+    """The same file, cut short."""
+    cut = scratch / f"cut{file.suffix}"
+    with file.open("rb") as source:
+        cut.write_bytes(source.read(min(_CUT_BYTES, file.stat().st_size * 2 // 3)))
+    print(f"5. The first {cut.stat().st_size:,} bytes of the same file\n")
+    try:
+        (open_gguf if file.suffix == ".gguf" else open_safetensors)(cut)
+    except ModelFileError as error:
+        print(f"   refused: {str(error).replace(str(scratch), '…')}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

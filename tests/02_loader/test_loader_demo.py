@@ -1,0 +1,33 @@
+"""The stage by itself: runs on a file, on a folder, without the real model, and refuses wrong input with exit code 2."""
+
+from pathlib import Path
+
+import pytest
+
+from aie_loader.__main__ import main
+
+
+@pytest.mark.parametrize("kind", ["tiny_gguf", "tiny_model"])
+def test_demo_shows_file_graph_order_and_refusal(
+    kind: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(request.getfixturevalue(kind))]) == 0
+    out = capsys.readouterr().out
+    for words in ("1. The file", "Loaded in", "rope_attention(", "norm -> gate -> silu -> mul -> norm", "is truncated"):
+        assert words in out
+    assert max(map(len, out.splitlines())) <= 120
+
+
+def test_demo_says_when_the_model_is_made_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AIE_CACHE", str(tmp_path))
+    assert main([]) == 0
+    assert "made up on the spot" in capsys.readouterr().out
+
+
+def test_demo_on_something_that_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    assert main([str(tmp_path / "m.gguf")]) == 2
+    assert capsys.readouterr().err.startswith(f"aie_loader: {tmp_path}/m.gguf is truncated")
+    assert main([str(tmp_path / "none")]) == 2
