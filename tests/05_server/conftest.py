@@ -150,7 +150,7 @@ class FakeEngine:
     def close(self, timeout_s: float = 10.0) -> None:
         self.is_alive = False
 
-    def emit(self, text: str | bytes = b"", *, index: int = 0, **kwargs: Any) -> None:
+    def emit(self, text: str | bytes | tuple[int, ...] = b"", *, index: int = 0, **kwargs: Any) -> None:
         """Send an event of the request with this index, made of the bytes of `text`."""
         request = self.wait_for_request(index)
         data = text.encode() if isinstance(text, str) else text
@@ -247,6 +247,13 @@ class RawClient:
             return Answer(status, headers, body)
         length = int(headers.get("Content-Length", 0)) if has_body else 0
         return Answer(status, headers, self.read_exactly(length))
+
+    def answer_of_chunks(self) -> Answer:
+        """The rest of a stream whose head was read already."""
+        body = b""
+        while chunk := self.chunk():
+            body += chunk
+        return Answer(200, {}, body)
 
     def is_closed_by_peer(self) -> bool:
         """Waits for the end of the connection; anything else that arrives is no end."""

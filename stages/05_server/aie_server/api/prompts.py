@@ -90,7 +90,7 @@ def chat_prompt(fields: Fields, model: ServedModel, config: ServerConfig) -> tup
         raise fields.error(
             "continue_final_message", "used with a last message of the assistant and without add_generation_prompt"
         )
-    text = template.render(messages, add_generation_prompt=add_prompt, **_template_kwargs(fields, config))
+    text = template.render(messages, add_generation_prompt=add_prompt, tools=None, **_template_kwargs(fields, config))
     if continue_final:
         text = _cut_after(text, messages[-1]["content"].strip(), fields)
     return encode(model, text, add_special_tokens=False, param="messages")

@@ -81,6 +81,7 @@ class Connection(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._limits.send_buffer_bytes)
         self._reader = DeadlineReader(self._sock)
         self._peer = PeerWatch(self._sock)
         self.close_connection = False
@@ -91,12 +92,12 @@ class Connection(BaseHTTPRequestHandler):
     def handle(self) -> None:
         try:
             while not self.close_connection:
-                self._state.is_idle = True
-                if self._app.is_draining:
-                    return
                 self._reader.wait_for_first_byte(self._limits.idle_timeout_s)
                 self._state.is_idle = False
                 self._exchange()
+                self._state.is_idle = True
+                if self._app.is_draining:
+                    return
         except (PeerClosedError, ReadTimeoutError, OSError):
             pass  # between requests, or while writing: there is nobody to tell
 

@@ -53,7 +53,7 @@ class Listener(ThreadingMixIn, TCPServer):
         self.address_family = _family(host, port)
         try:
             super().__init__((host, port), BaseRequestHandler)  # `finish_request` makes the real one
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             raise _explain(error, host, port) from None
 
     @property
@@ -168,7 +168,9 @@ def _family(host: str, port: int) -> socket.AddressFamily:
         raise InvalidInputError(f"Cannot listen on {host!r} port {port}: {error}.", param="host") from None
 
 
-def _explain(error: OSError, host: str, port: int) -> Exception:
+def _explain(error: OSError | OverflowError, host: str, port: int) -> Exception:
+    if isinstance(error, OverflowError):
+        return InvalidInputError(f"Cannot listen on port {port}: ports are from 0 to 65535.", param="port")
     if error.errno == errno.EADDRINUSE:
         return AddressInUseError(
             f"Port {port} on {host} is in use. Choose another with --port, or stop the program that has it."

@@ -1,0 +1,232 @@
+"""Slow, absent, crowding and departing clients; draining and closing."""
+
+import errno
+import logging
+import socket
+import struct
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from aie_engine import EnvironmentLacksError, InvalidInputError
+from aie_server import AddressInUseError, HttpLimits, ServedModel, Server, ServerConfig
+
+WAIT_S = 5.0
+PATIENT = HttpLimits()
+
+
+def config(**limits: Any) -> ServerConfig:
+    return ServerConfig(http=replace(PATIENT, **limits), disconnect_poll_s=0.01)
+
+
+def wait_until(condition: Any) -> None:
+    """For states that no event announces; gives up after a while."""
+    deadline = time.monotonic() + WAIT_S
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        pause.wait(0.002)
+
+
+def reset(sock: socket.socket) -> None:
+    """Close with a reset instead of a farewell."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+# Time
+
+
+@pytest.mark.parametrize("sent", [b"G", b"GET / HTTP/1.1\r\nHost: t\r\n"])
+def test_headers_that_do_not_end_are_answered_408(harness: Any, sent: bytes) -> None:
+    harness.serve(config=config(header_timeout_s=0.05))
+    client = harness.connect().send(sent)
+    answer = client.answer()
+    assert (answer.status, answer.error["code"]) == (408, "request_timeout")
+    assert client.is_closed_by_peer()
+
+
+def test_the_deadline_is_for_all_headers_and_not_for_each_byte(harness: Any) -> None:
+    harness.serve(config=config(header_timeout_s=0.15))
+    client = harness.connect().send(b"GET / HTTP/1.1\r\nHost: t\r\nX: ")
+    stop = threading.Event()
+
+    def drip() -> None:
+        while not stop.wait(0.02):
+            try:
+                client.send(b"x")
+            except OSError:
+                return
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    assert client.answer().status == 408
+    stop.set()
+    dripping.join()
+
+
+def test_body_that_does_not_come_is_answered_408(harness: Any) -> None:
+    harness.serve(config=config(body_timeout_s=0.05))
+    client = harness.connect().send(b"POST /tokenize HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\n{")
+    assert client.answer().status == 408
+    assert client.is_closed_by_peer()
+
+
+def test_idle_connection_is_closed_without_a_word(harness: Any) -> None:
+    harness.serve(config=config(idle_timeout_s=0.05))
+    assert harness.connect().is_closed_by_peer()
+
+
+def test_reader_that_stops_reading_loses_its_stream(harness: Any, make_engine: Any) -> None:
+    engine = make_engine()
+    harness.serve(engine, config=config(send_timeout_s=0.1, send_buffer_bytes=4096))
+    client = harness.connect()
+    client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.post("/v1/completions", {"prompt": "hi", "stream": True})
+    for _ in range(30):  # 300 KB, more than the kernel will hold for a client that does not read
+        engine.emit(b"x" * 10_000)
+    engine.wait_for_cancel()
+
+
+# Departures
+
+
+def test_client_that_hangs_up_before_the_first_token_is_noticed(harness: Any, make_engine: Any) -> None:
+    for stream in (False, True):
+        engine = make_engine()
+        server = harness.serve(engine, config=config())
+        client = harness.connect(server).post("/v1/completions", {"prompt": "hi", "stream": stream})
+        engine.wait_for_request()
+        client.close()
+        engine.wait_for_cancel()
+        wait_until(lambda server=server: 'status="499"} 1' in server.metrics.render())
+
+
+def test_client_that_hangs_up_in_mid_stream_is_noticed(harness: Any, make_engine: Any) -> None:
+    engine = make_engine()
+    server = harness.serve(engine, config=config())
+    client = harness.connect().post("/v1/completions", {"prompt": "hi", "stream": True})
+    engine.emit("a")
+    client.head()
+    reset(client.sock)
+    engine.wait_for_cancel()
+    wait_until(lambda: server.num_connections == 0)
+    assert 'finished_reason="cancelled"} 1' in server.metrics.render()
+
+
+@pytest.mark.parametrize("sent", [
+    b"", b"GET", b"GET / HTTP/1.1\r\nHost: t\r\n\r\n", b"junk\r\n\r\n",
+    b"POST /tokenize HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\n{",
+    b"POST /nowhere HTTP/1.1\r\nHost: t\r\nContent-Length: 1000\r\n\r\n{",
+])
+def test_resets_leave_no_traceback(
+    harness: Any, sent: bytes, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    server = harness.serve()
+    for _ in range(3):
+        client = harness.connect().send(sent)
+        reset(client.sock)
+    wait_until(lambda: server.num_connections == 0)
+    assert harness.get("/version").status == 200
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    assert "Traceback" not in capfd.readouterr().err
+
+
+# Crowds
+
+
+def test_connections_beyond_the_cap_are_told_so(harness: Any) -> None:
+    server = harness.serve(config=config(max_connections=2))
+    first, second = harness.connect(), harness.connect()
+    assert first.get("/version").answer().status == second.get("/version").answer().status == 200
+    third = harness.connect()
+    answer = third.answer()
+    assert (answer.status, answer.error["code"], answer.headers["Retry-After"]) == (503, "too_many_connections", "1")
+    assert third.is_closed_by_peer()
+    first.close()
+    wait_until(lambda: server.num_connections == 1)
+    assert harness.connect().get("/version").answer().status == 200
+
+
+def test_accept_loop_survives_exhausted_file_descriptors(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = harness.serve()
+    failures = [errno.EMFILE, errno.ENFILE]
+    accept = socket.socket.accept
+
+    def failing(self: socket.socket) -> Any:
+        if failures:
+            raise OSError(failures.pop(), "Too many open files")
+        return accept(self)
+
+    monkeypatch.setattr(socket.socket, "accept", failing)
+    assert harness.connect(server).get("/version").answer().status == 200
+    assert failures == []
+
+
+def test_sixty_four_clients_at_once(harness: Any) -> None:
+    harness.serve()
+    clients = [harness.connect() for _ in range(64)]
+    for client in clients:
+        client.post("/v1/completions", {"prompt": "hi", "stream": True, "max_tokens": 20})
+    for client in clients:
+        assert client.answer().events[-1] == "[DONE]"
+
+
+# Ends
+
+
+def test_drain_finishes_what_runs_and_refuses_what_is_new(harness: Any, make_engine: Any) -> None:
+    engine = make_engine()
+    server = harness.serve(engine, config=config())
+    idle = harness.connect()
+    assert idle.get("/version").answer().status == 200
+    running = harness.connect().post("/v1/completions", {"prompt": "hi", "stream": True})
+    engine.emit("a")
+    running.head()
+    drained: list[bool] = []
+    draining = threading.Thread(target=lambda: drained.append(server.drain(WAIT_S)))
+    draining.start()
+    assert idle.is_closed_by_peer()
+    health = harness.get("/health")
+    assert (health.status, health.json["reason"]) == (503, "the server is draining")
+    refused = harness.complete()
+    assert (refused.status, refused.error["code"], refused.headers["Connection"]) == (503, "server_draining", "close")
+    engine.emit("b", finish_reason="length")
+    assert running.answer_of_chunks().events[-1] == "[DONE]"
+    draining.join()
+    assert drained == [True]
+
+
+def test_drain_gives_up_at_its_deadline_and_close_ends_the_rest(harness: Any, make_engine: Any) -> None:
+    engine = make_engine()
+    server = harness.serve(engine, config=config())
+    client = harness.connect().post("/v1/completions", {"prompt": "hi"})
+    engine.wait_for_request()
+    assert server.drain(0.01) is False
+    server.close()
+    engine.wait_for_cancel()
+    assert client.is_closed_by_peer()
+    server.close()
+
+
+def test_serve_forever_returns_when_closed(harness: Any) -> None:
+    server = harness.serve()
+    thread = threading.Thread(target=server.close)
+    thread.start()
+    server._finished.wait(WAIT_S)
+    thread.join()
+
+
+def test_port_in_use_is_one_clear_sentence(harness: Any) -> None:
+
+    _, port = harness.serve().address
+    model = ServedModel("fake", harness.engine, harness.text)
+    with pytest.raises(AddressInUseError, match=f"Port {port} .* in use") as caught:
+        Server([model], port=port)
+    assert isinstance(caught.value, EnvironmentLacksError) and caught.value.exit_code == 3
+    for host, bad_port in (("no such host", 0), ("127.0.0.1", 70000), ("203.0.113.1", 0)):
+        with pytest.raises(InvalidInputError, match="Cannot listen"):
+            Server([model], host=host, port=bad_port)

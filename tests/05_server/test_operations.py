@@ -1,0 +1,199 @@
+"""What operators see: health, metrics, version, routes, keys, models, access log; and tokenizing."""
+
+import logging
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from aie_engine import AieError, EngineStats
+from aie_server import Metrics, ServerConfig
+
+
+def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {(sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in text_string_to_metric_families(text) for sample in family.samples}
+
+
+class SlowDownError(AieError):
+    status = 429
+    code = "rate_limited"
+    retry_after_s = 0.2
+
+
+class ClosedGate:
+    default_deadline_s = None
+
+    def admit(self, request: Any) -> Any:
+        raise AssertionError("not asked here")
+
+    def ready(self) -> tuple[bool, str]:
+        return False, "the circuit breaker is open"
+
+
+def test_health_is_ok(harness: Any) -> None:
+    answer = harness.get("/health")
+    assert (answer.status, answer.json) == (200, {"status": "ok"})
+
+
+def test_health_tells_why_a_request_would_not_be_served(harness: Any, make_engine: Any) -> None:
+    harness.serve(gate=ClosedGate())
+    answer = harness.get("/health")
+    assert (answer.status, answer.json["reason"]) == (503, "the circuit breaker is open")
+    engine = make_engine()
+    harness.serve(engine)
+    engine.figures = EngineStats(num_running=1, last_step_age_s=61)
+    assert "not finished a step for 61 s" in harness.get("/health").json["reason"]
+    engine.figures = EngineStats(num_running=0, last_step_age_s=1000)
+    assert harness.get("/health").status == 200
+    engine.is_alive = False
+    answer = harness.get("/health")
+    assert (answer.status, answer.json["reason"]) == (503, "the engine of fake is not running")
+
+
+def test_metrics_parse_and_add_up(harness: Any) -> None:
+    harness.engine.figures = EngineStats(num_running=3, num_waiting=2, kv_usage=0.25, num_preemptions=4, steps=10,
+                                         batch_size_sum=25, rss_bytes=1000)
+    server = harness.serve()
+    harness.complete(stream=True, max_tokens=20)
+    harness.complete(max_tokens=3)
+    harness.complete(temperature="hot")
+    harness.get("/secret/path")
+    answer = harness.get("/metrics")
+    assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    found = samples(answer.body.decode())
+    model = (("model_name", "fake"),)
+
+    def of_model(name: str, **labels: str) -> float:
+        return found[(name, tuple(sorted((*model, *labels.items()))))]
+
+    assert of_model("aie_num_requests_running") == 3
+    assert of_model("aie_num_requests_waiting") == of_model("aie_queue_length") == 2
+    assert of_model("aie_kv_cache_usage_perc") == 0.25
+    assert of_model("aie_num_preemptions_total") == 4
+    assert of_model("aie_batch_size") == 2.5
+    assert of_model("aie_prompt_tokens_total") == 4
+    assert of_model("aie_generation_tokens_total") == 14 + 3
+    assert of_model("aie_request_success_total", finished_reason="stop") == 1
+    assert of_model("aie_request_success_total", finished_reason="length") == 1
+    assert of_model("aie_time_to_first_token_seconds_count") == 2
+    assert of_model("aie_e2e_request_latency_seconds_count") == 2
+    assert of_model("aie_request_generation_tokens_sum") == 17
+    assert of_model("aie_time_to_first_token_seconds_bucket", le="+Inf") == 2
+    assert found[("aie_requests_total", (("route", "/v1/completions"), ("status", "200")))] == 2
+    assert found[("aie_requests_total", (("route", "/v1/completions"), ("status", "400")))] == 1
+    assert found[("aie_requests_total", (("route", "unmatched"), ("status", "404")))] == 1
+    assert found[("aie_process_resident_memory_bytes", ())] > 1e6
+    assert "secret" not in server.metrics.render(), "a path that a client chose became a label"
+
+
+def test_metrics_prefix_of_other_boards(harness: Any) -> None:
+    harness.serve(config=ServerConfig(metrics_prefix="vllm:"))
+    assert ("vllm:num_requests_running", (("model_name", "fake"),)) in samples(harness.get("/metrics").body.decode())
+
+
+def test_registry_escapes_and_accumulates() -> None:
+    registry = Metrics("x_")
+    counter = registry.counter("c_total", "Counts.", ("who",)).labels('a"b\\c\nd')
+    counter.inc()
+    counter.inc(2.5)
+    histogram = registry.histogram("h", "Measures.", (0.1, 1.0)).labels()
+    for value in (0.05, 0.1, 0.5, 7.0):
+        histogram.observe(value)
+    found = samples(registry.render())
+    assert found[("x_c_total", (("who", 'a"b\\c\nd'),))] == 3.5
+    assert [found[("x_h_bucket", (("le", bound),))] for bound in ("0.1", "1", "+Inf")] == [2, 3, 4]
+    assert (found[("x_h_sum", ())], found[("x_h_count", ())]) == (7.65, 4)
+
+
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/version", "/"])
+def test_what_is_open_without_a_key(harness: Any, path: str) -> None:
+    harness.serve(api_keys=["secret-key"])
+    assert harness.get(path).status == 200
+
+
+WRONG = [None, "", "Bearer", "Bearer wrong", "Basic secret-key", "secret-key", "Bearer ü"]
+
+
+@pytest.mark.parametrize("authorization", WRONG)
+def test_everything_else_needs_the_key(harness: Any, authorization: str | None) -> None:
+    harness.serve(api_keys=["secret-key", "other"])
+    headers = {} if authorization is None else {"Authorization": authorization}
+    for path in ("/v1/models", "/v1/nothing"):
+        answer = harness.get(path, **headers)
+        assert (answer.status, answer.error["code"]) == (401, "invalid_api_key")
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+        assert b"secret" not in answer.body
+
+
+@pytest.mark.parametrize("key", ["secret-key", "other"])
+def test_right_key(harness: Any, key: str) -> None:
+    harness.serve(api_keys=["secret-key", "other"])
+    assert harness.get("/v1/models", Authorization=f"Bearer {key}").status == 200
+
+
+def test_models(harness: Any) -> None:
+    assert harness.get("/v1/models").json == {"object": "list", "data": [
+        {"id": "fake", "object": "model", "created": 1, "owned_by": "aie", "root": "fake", "parent": None,
+         "max_model_len": 256}]}
+
+
+def test_index_lists_the_routes(harness: Any) -> None:
+    answer = harness.get("/")
+    assert answer.headers["Content-Type"].startswith("text/plain")
+    assert all(path in answer.body.decode() for path in ("/v1/chat/completions", "/health", "/detokenize"))
+
+
+def test_tokenize_and_back(harness: Any) -> None:
+    answer = harness.post("/tokenize", {"prompt": "@bos é", "return_token_strs": True}).json
+    assert answer == {"count": 8, "max_model_len": 256, "tokens": [257, *"@bos é".encode()],
+                      "token_strs": ["<turn>", "@", "b", "o", "s", " ", "�", "�"]}
+    assert harness.post("/detokenize", {"tokens": answer["tokens"]}).json == {"prompt": "<turn>@bos é"}
+    assert harness.post("/tokenize", {"prompt": "@bos", "add_special_tokens": False}).json["count"] == 4
+    assert harness.post("/tokenize", {"prompt": ""}).json == {
+        "count": 0, "max_model_len": 256, "tokens": [], "token_strs": None}
+
+
+def test_tokenize_messages_as_chat_would(harness: Any) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}]}
+    tokens = harness.post("/tokenize", body).json["tokens"]
+    assert bytes(tokens) == b"user: hi|\nassistant: "
+    assert bytes(harness.post("/tokenize", {**body, "add_generation_prompt": False}).json["tokens"]) == b"user: hi|\n"
+
+
+def test_access_log_has_one_line_that_nobody_can_forge(harness: Any, caplog: pytest.LogCaptureFixture) -> None:
+    server = harness.serve()
+    with caplog.at_level(logging.INFO, "aie.access"):
+        harness.get("/x%0aY?key=secret", **{"X-Request-Id": "abc"})
+        server.close()  # the line is written after the answer
+    (line,) = caplog.messages
+    assert "GET '/x%0aY' 404" in line and line.endswith(" abc") and "secret" not in line
+
+
+def test_gate_hears_who_asks_for_how_much(harness: Any) -> None:
+    asked: list[Any] = []
+
+    class Recorder:
+        default_deadline_s = None
+
+        def admit(self, request: Any) -> Any:
+            asked.append(request)
+            raise SlowDownError("Too fast.")
+
+        def ready(self) -> tuple[bool, str]:
+            return True, ""
+
+    from aie_engine import AieError
+
+    class SlowDownError(AieError):
+        status = 429
+        code = "rate_limited"
+        retry_after_s = 0.2
+
+    harness.serve(gate=Recorder())
+    answer = harness.complete(["ab", "c"], max_tokens=5)
+    assert (answer.status, answer.headers["Retry-After"], answer.error["type"]) == (429, "1", "rate_limit_error")
+    (request,) = asked
+    assert (request.client_key, request.path, request.prompt_tokens, request.max_tokens) == (
+        "127.0.0.1", "/v1/completions", 3, 10)
+    assert harness.engine.requests == []
