@@ -80,3 +80,15 @@ def test_cancel_while_preempted(make_driver: Any) -> None:
     driver.cancel("b")
     driver.run()
     assert driver.ended == {"b": "cancelled", "a": "done"}
+
+
+@makes
+def test_cancelled_requests_leave_no_trace(make_driver: Any, make: Any) -> None:
+    """A storm of requests that come and go must not grow the deadline heap, the queue or anything else."""
+    driver = make_driver(make, max_wait_ms=1e6)
+    for index in range(2000):
+        driver.add(f"r{index}", 4, 4, deadline_s=1e9)
+        driver.cancel(f"r{index}")
+    assert len(driver.scheduler._deadlines) < 100
+    assert len(driver.scheduler._waiting) == 0
+    driver.check_empty()

@@ -1,9 +1,13 @@
 """The stage by itself: it says what is simulated and what is measured, and the hot path is cheap."""
 
+from pathlib import Path
+
 import pytest
 
 from aie_scheduler.__main__ import main
 from aie_scheduler.measure import measure_step_cost
+
+README = Path(__file__).parents[2] / "stages" / "03_scheduler" / "README.md"
 
 
 def test_demo_runs_and_labels_its_numbers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -15,6 +19,21 @@ def test_demo_runs_and_labels_its_numbers(capsys: pytest.CaptureFixture[str]) ->
     for size in (1, 2, 4, 8, 16, 32):
         assert f"{size:>17}  continuous" in printed
     assert "preemptions: 1" in printed
+
+
+def test_readme_shows_what_the_demo_really_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    """The simulated part is the same on every machine; the measured part is not."""
+    assert main([]) == 0
+    simulated = capsys.readouterr().out.split("4. What the scheduler itself costs")[0]
+    assert simulated.strip() in README.read_text(encoding="utf-8")
+
+
+def test_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    example = README.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    exec(compile(example, str(README), "exec"), {})
+    assert capsys.readouterr().out.splitlines() == [
+        "[('a', 0, 20, True)]", "[('a', 20, 1, True)]", "[('a', 21, 1, True)]",
+    ]
 
 
 @pytest.mark.parametrize("num_running", [1, 64, 256])

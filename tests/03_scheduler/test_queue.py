@@ -57,6 +57,19 @@ def test_retry_after_follows_the_rate_at_which_requests_end() -> None:
     assert rate.retry_after_s(100_000) == 60.0
 
 
+def test_idle_time_does_not_count_as_slowness() -> None:
+    rate = DrainRate()
+    rate.tick(0.0)
+    rate.count(10)
+    rate.tick(1.0)  # 10 per second
+    rate.count(1)
+    rate.restart()  # an hour later
+    rate.tick(3600.0)
+    rate.count(10)
+    rate.tick(3601.0)
+    assert rate.retry_after_s(100) == pytest.approx(10.0)
+
+
 def test_deadlines_come_due_in_order_and_dead_entries_do_not_pile_up() -> None:
     heap = DeadlineHeap()
     for order in range(1000):

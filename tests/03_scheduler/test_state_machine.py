@@ -116,7 +116,7 @@ def test_every_life_ends_once_and_leaves_nothing_behind(make_driver: Any, name: 
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=120, stateful_step_count=40, deadline=None, derandomize=True, database=None,
+            max_examples=80, stateful_step_count=40, deadline=None, derandomize=True, database=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
         ),
     )

@@ -48,6 +48,8 @@ class SchedulerBase(ABC):
         """Take a request in. Raises `QueueFullError`, `RequestTooLongError` or `InvalidInputError`, keeping nothing."""
         self._check(request)
         self._waiting.check_room(self._drain_rate.retry_after_s(len(self._waiting)))
+        if not self._states:
+            self._drain_rate.restart()
         state = SequenceState.of(request, self._num_arrivals)
         self._num_arrivals += 1
         self._states[state.request_id] = state

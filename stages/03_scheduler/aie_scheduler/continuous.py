@@ -17,8 +17,9 @@ tokens, goes to the front of the queue and is recomputed later. No request is ev
 
 Why it always goes on: `running` is sorted by rank and victims are taken from its end, so a planned chunk is never
 revoked and the first sequence is never a victim of another; alone, it fits, or `add` would have refused it. Likewise
-the queue's head fits once nothing runs. And the queue is strictly in order: nobody small overtakes a big request
-until it starves.
+the queue's head fits once nothing runs. A victim is not admitted in the step that preempts it: it needs at least as
+many blocks as it gave up, and one of those is taken. And the queue is strictly in order: nobody small overtakes a big
+request until it starves.
 
 Cost: O(1) per running sequence and step, O(running) to admit or release one.
 """
@@ -97,8 +98,7 @@ class ContinuousBatcher(SchedulerBase):
         following = next(begun, None)
         granted: list[tuple[SequenceState, int]] = []
         while budget > 0:
-            # After a preemption nobody is admitted: the blocks just freed would change hands again at the next step.
-            candidate = None if plan.preempted else self._admissible()
+            candidate = self._admissible()
             if candidate is None or (following is not None and following.rank < candidate.rank):
                 candidate = following
             if candidate is None:

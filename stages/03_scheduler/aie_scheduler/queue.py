@@ -95,6 +95,10 @@ class DrainRate:
         """That many requests have ended."""
         self._num_done += num_done
 
+    def restart(self) -> None:
+        """Work begins after a pause: idle time says nothing about speed, so the window starts anew."""
+        self._since_s, self._num_done = None, 0
+
     def tick(self, now: float) -> None:
         """Close the window when it is old enough, and blend it in with weight one half."""
         if self._since_s is None:
