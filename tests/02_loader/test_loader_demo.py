@@ -1,4 +1,4 @@
-"""The stage by itself: runs on a file, on a folder, without the real model, and refuses wrong input with exit code 2."""
+"""The stage by itself: on a file, on a folder, without the real model; wrong input ends with exit code 2."""
 
 from pathlib import Path
 

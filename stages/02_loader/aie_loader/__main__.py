@@ -6,6 +6,7 @@
 import argparse
 import sys
 import tempfile
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from math import prod
@@ -104,6 +105,10 @@ def _clipped(text: str, width: int = 118) -> str:
     return "\n".join(line if len(line) <= width else line[: width - 1] + "…" for line in text.splitlines())
 
 
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 118, initial_indent="   ", subsequent_indent="   ", break_on_hyphens=False)
+
+
 def show_sort() -> None:
     """Kahn's algorithm on a handful of nodes, with its ledger."""
     edges = {"add": ("x", "down"), "down": ("mul",), "mul": ("silu", "up"), "silu": ("gate",), "gate": ("norm",),
@@ -117,7 +122,7 @@ def show_sort() -> None:
     try:
         Graph(("x",), broken, ("add",)).sorted()
     except GraphError as error:
-        print(f"\n   With an edge from mul back to norm: {error}\n")
+        print(f"\n   With an edge from mul back to norm:\n{_wrapped(str(error))}\n")
 
 
 def show_refusals(file: Path, scratch: Path) -> None:
@@ -129,7 +134,7 @@ def show_refusals(file: Path, scratch: Path) -> None:
     try:
         (open_gguf if file.suffix == ".gguf" else open_safetensors)(cut)
     except ModelFileError as error:
-        print(f"   refused: {str(error).replace(str(scratch), '…')}")
+        print(_wrapped(f"refused: {str(error).replace(str(scratch), '…')}"))
 
 
 if __name__ == "__main__":

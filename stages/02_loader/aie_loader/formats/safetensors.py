@@ -124,7 +124,9 @@ def _row(path: Path, name: str, entry: object, data_bytes: int) -> TensorInfo:
         raise MalformedHeaderError(f"{where} has data_offsets that are not [begin, end] with begin <= end")
     begin, end = offsets
     if end > data_bytes:
-        raise TruncatedFileError(f"{where} ends at byte {end:,} of the data, but the file has {data_bytes:,}")
+        raise TruncatedFileError(
+            f"{path} is truncated: tensor {name!r} ends at byte {end:,} of the data, but the file has {data_bytes:,}"
+        )
     num_bytes = _DTYPES[dtype].nbytes(num_values)
     if end - begin != num_bytes:
         raise MalformedHeaderError(
