@@ -143,7 +143,10 @@ def test_a_single_file_is_returned_itself(world: World, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("mode", "says"),
     [
-        ("offline", r"No matching distribution found for demo==1\.0 \(the index did not answer\)\. Check the network.*place the model.*demo"),
+        (
+            "offline",
+            r"found for demo==1\.0 \(the index did not answer\)\. Check the network.*place the model yourself at.*demo",
+        ),
         ("mute", "printed nothing"),
         ("full", r"bytes free, but the pull needs [\d,]+; make room"),
     ],

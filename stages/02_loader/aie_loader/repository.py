@@ -54,7 +54,7 @@ def resolve(name: str | Path, *, cache: Path | None = None) -> Path:
 
 
 def served_name(name: str | Path, *, cache: Path | None = None) -> str:
-    """The name under which a model is served: its alias, also for its path in the cache; else the file's or folder's."""
+    """The name that a model is served under: its alias, also for its path in the cache; else the file's or folder's."""
     if str(name) in KNOWN_MODELS:
         return str(name)
     path = Path(name).expanduser().resolve()
