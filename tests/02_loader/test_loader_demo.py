@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from aie_loader import write_tiny_gguf
 from aie_loader.__main__ import main
 
 
@@ -31,3 +32,12 @@ def test_demo_on_something_that_is_no_model(tmp_path: Path, capsys: pytest.Captu
     assert main([str(tmp_path / "m.gguf")]) == 2
     assert capsys.readouterr().err.startswith(f"aie_loader: {tmp_path}/m.gguf is truncated")
     assert main([str(tmp_path / "none")]) == 2
+
+
+def test_the_example_in_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readme = Path(__file__).parents[2] / "stages" / "02_loader" / "README.md"
+    example = readme.read_text("utf-8").split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    write_tiny_gguf(Path("model.gguf"))
+    exec(compile(example, str(readme), "exec"), {})
+    assert (tmp_path / "as_floats" / "model.safetensors").is_file()
