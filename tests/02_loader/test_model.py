@@ -111,6 +111,7 @@ WRONG_FOLDERS: dict[str, tuple[Callable[[Path], object], type[AieError], str]] =
     "config huge": (lambda f: (f / "config.json").write_text(" " * (17 << 20)), ModelFileError, "bytes"),
     "other family": (lambda f: set_config(f, model_type="mamba"), UnknownArchitectureError, "known: llama"),
     "other size": (lambda f: set_config(f, intermediate_size=7), ModelFileError, "asks for"),
+    "small vocabulary": (lambda f: set_config(f, vocab_size=500), TokenizerError, "has 512 tokens, but the model only"),
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), TokenizerError, "tokenizer.json"),
     "broken tokenizer": (lambda f: (f / "tokenizer.json").write_text("{}"), TokenizerError, "tokenizer.json"),
 }

@@ -75,6 +75,7 @@ def load_model(path: Path | str) -> Model:
         architecture, config = _config_from_folder(folder, metadata)
         tokenizer, template = _text_from_folder(folder)
         checkpoint = open_folder(folder) if path.is_dir() else open_safetensors(path)
+    _check_vocabulary(path, tokenizer, config)
     config, graph = architecture.build(config, checkpoint.tensors, str(path))
     return Model(
         name=served_name(path),
@@ -96,10 +97,14 @@ def load_tokenizer(path: Path | str) -> tuple[Tokenizer, ChatTemplate | None, Mo
     path = Path(path)
     if detect_format(path) == "gguf":
         metadata = read_gguf_header(path).metadata
-        return (*_text_from_gguf(path, metadata), _config_from_gguf(path, metadata)[1])
-    folder = path if path.is_dir() else path.parent
-    config = _config_from_folder(folder, read_json_object(_config_path(folder)))[1]
-    return (*_text_from_folder(folder), config)
+        config = _config_from_gguf(path, metadata)[1]
+        tokenizer, template = _text_from_gguf(path, metadata)
+    else:
+        folder = path if path.is_dir() else path.parent
+        config = _config_from_folder(folder, read_json_object(_config_path(folder)))[1]
+        tokenizer, template = _text_from_folder(folder)
+    _check_vocabulary(path, tokenizer, config)
+    return tokenizer, template, config
 
 
 def detect_format(path: Path) -> Format:
@@ -113,6 +118,14 @@ def detect_format(path: Path) -> Format:
     if path.suffix.lower() == ".safetensors":
         return "safetensors"
     raise ModelFileError(f"{path} is neither a GGUF file nor a .safetensors file nor a model folder")
+
+
+def _check_vocabulary(path: Path, tokenizer: Tokenizer, config: ModelConfig) -> None:
+    """Every id that text can become must have a row in the embedding. More rows than tokens are usual (padding)."""
+    if tokenizer.vocab_size > config.vocab_size:
+        raise TokenizerError(
+            f"{path}: the tokenizer has {tokenizer.vocab_size} tokens, but the model only {config.vocab_size}"
+        )
 
 
 def _config_from_gguf(path: Path, metadata: Mapping[str, object]) -> tuple[Architecture, ModelConfig]:
