@@ -70,7 +70,12 @@ class PlainTemplate:
     """`role: content` lines."""
 
     def render(
-        self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool = True, **kwargs: object
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        **kwargs: object,
     ) -> str:
         text = "".join(f"{message['role']}: {message['content']}|\n" for message in messages)
         return text + "".join(f"{kwargs[key]}" for key in kwargs) + ("assistant: " if add_generation_prompt else "")
