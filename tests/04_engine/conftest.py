@@ -45,7 +45,7 @@ def continuation(prompt: Sequence[int], num_tokens: int) -> tuple[int, ...]:
 
 
 class FakeExecutor:
-    """Keeps tokens instead of keys and values in the paged cache, so that a wrong block or position changes the text."""
+    """Keeps tokens instead of keys and values in the paged cache, so a wrong block or position changes the text."""
 
     kernels = "numpy"
 

@@ -1,4 +1,4 @@
-"""The incremental assembler against the plain `StepBatch.pack`, over a life of growing, leaving and preempted sequences."""
+"""The incremental assembler against the plain `StepBatch.pack`, while sequences grow, leave and are preempted."""
 
 import random
 from dataclasses import fields

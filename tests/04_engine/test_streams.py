@@ -37,7 +37,7 @@ def test_an_error_keeps_the_tokens_before_it() -> None:
 
 def test_waiting_has_an_end() -> None:
     tokens, _ = stream()
-    with pytest.raises(TimeoutError, match="'r'|r came"):
+    with pytest.raises(TimeoutError, match="token of request r"):
         tokens.get(timeout_s=0)
     tokens.put(TokenEvent("r", (1,)))
     assert tokens.get(timeout_s=0).token_ids == (1,)
