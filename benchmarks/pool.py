@@ -1,7 +1,7 @@
 """Allocators compared on one machine: `python benchmarks/pool.py [--json PATH]`.
 
 Replays three traces of buffer sizes through the system, NumPy, the naive pool and `MemoryPool` with 1, 2, 4 and 8 size
-classes per doubling. Times are means over the trace, for take and give back and for the first write to every page.
+classes per doubling. Times are medians over the trace, for take and give back and for the first write to every page.
 """
 
 import argparse

@@ -30,7 +30,7 @@ def test_the_naive_pool_hoards_where_sizes_never_repeat() -> None:
     assert (pooled.reuse, pooled.peak_reserved_bytes) == (0.9, 16 * KIB)
 
 
-def test_times_are_means_of_the_clock() -> None:
+def test_times_are_medians_of_the_clock() -> None:
     cost = replay([KIB] * 4, FromNumpy(), window=1, clock=ticking)  # each reading of this clock is a second later
     assert (cost.allocation_us, cost.touch_us, cost.peak_reserved_bytes) == (1e6, 1e6, None)
 

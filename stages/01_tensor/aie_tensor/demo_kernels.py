@@ -18,7 +18,7 @@ Floats = NDArray[np.float32]
 N, K = 1536, 576  # outputs and inputs of SmolLM2-135M's gate projection
 BATCHES = (1, 32)  # tokens
 BUDGET_S = 0.25  # measuring time for each figure
-REPEATS = 64  # the layer's copies in one plan, so that one call's overhead is shared as in a whole model
+REPEATS = 16  # the layer's copies in one plan, so that one call's overhead is shared as in a whole model
 
 
 def show_kernels(num_threads: int) -> None:

@@ -100,13 +100,21 @@ def _decode(dtype: DType, data: Bytes) -> Floats:
     """Raw bytes → float32 [elements]."""
     if dtype is DType.Q8_0:
         blocks = data.reshape(-1, 34)
-        return (blocks[:, 2:].view(np.int8) * _scale(blocks, 0)).reshape(-1)
+        levels = blocks[:, 2:].view(np.int8).astype(np.float32)
+        levels *= _scale(blocks, 0)
+        return levels.reshape(-1)
     if dtype is DType.Q4_0:
         blocks = data.reshape(-1, 18)
-        return ((_nibbles(blocks[:, 2:]).view(np.int8) - np.int8(8)) * _scale(blocks, 0)).reshape(-1)
+        levels = _nibbles(blocks[:, 2:])
+        levels -= 8
+        levels *= _scale(blocks, 0)
+        return levels.reshape(-1)
     if dtype is DType.Q4_1:
         blocks = data.reshape(-1, 20)
-        return (_nibbles(blocks[:, 4:]) * _scale(blocks, 0) + _scale(blocks, 2)).reshape(-1)
+        levels = _nibbles(blocks[:, 4:])
+        levels *= _scale(blocks, 0)
+        levels += _scale(blocks, 2)
+        return levels.reshape(-1)
     if dtype is DType.BF16:
         # A bfloat16 is the upper half of a float32.
         return (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
@@ -119,9 +127,10 @@ def _scale(blocks: Bytes, offset: int) -> Floats:
     return blocks[:, offset : offset + 2].view("<f2").astype(np.float32)
 
 
-def _nibbles(packed: Bytes) -> Bytes:
-    """[b, 16] bytes → [b, 32] numbers 0–15: low nibbles first, then high nibbles."""
-    return np.concatenate([packed & 15, packed >> 4], axis=1)
+def _nibbles(packed: Bytes) -> Floats:
+    """[b, 16] bytes → [b, 32] whole numbers 0–15: low nibbles first, then high nibbles."""
+    dense = np.ascontiguousarray(packed)  # one strided pass instead of two
+    return np.concatenate([dense & 15, dense >> 4], axis=1).astype(np.float32)
 
 
 def _encode_f16(values: Floats) -> Bytes:

@@ -8,6 +8,7 @@ costs: the system hands out addresses, and pages only at the first write.
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Protocol
 
 import numpy as np
@@ -119,8 +120,8 @@ class Replay:
     """What one replay cost."""
 
     name: str
-    allocation_us: float  # mean time of take and give back
-    touch_us: float  # mean time of the first write to every page
+    allocation_us: float  # median time of take and give back
+    touch_us: float  # median time of the first write to every page
     peak_requested_bytes: int  # the most that was asked for at one time
     peak_reserved_bytes: int | None  # the most that the allocator held for it
     reuse: float  # share of requests served without asking the system, 0–1
@@ -131,7 +132,8 @@ def replay(sizes: Sequence[int], allocator: Allocator, *, window: int, clock: Ca
     held: deque[Loan] = deque()
     requested = peak_requested = 0
     peak_reserved: int | None = None
-    allocation_s = touch_s = 0.0
+    allocation_s: list[float] = []
+    touch_s: list[float] = []
     for nbytes in sizes:
         started = clock()
         if len(held) == window:
@@ -140,8 +142,8 @@ def replay(sizes: Sequence[int], allocator: Allocator, *, window: int, clock: Ca
         loan = allocator.take(nbytes)
         taken = clock()
         loan.memory[::PAGE] = 1
-        touch_s += clock() - taken
-        allocation_s += taken - started
+        touch_s.append(clock() - taken)
+        allocation_s.append(taken - started)
         held.append(loan)
         requested += nbytes
         peak_requested = max(peak_requested, requested)
@@ -152,8 +154,8 @@ def replay(sizes: Sequence[int], allocator: Allocator, *, window: int, clock: Ca
         loan.give_back()
     return Replay(
         allocator.name,
-        allocation_us=allocation_s / len(sizes) * 1e6,
-        touch_us=touch_s / len(sizes) * 1e6,
+        allocation_us=median(allocation_s) * 1e6,
+        touch_us=median(touch_s) * 1e6,
         peak_requested_bytes=peak_requested,
         peak_reserved_bytes=peak_reserved,
         reuse=allocator.num_reuses() / len(sizes),
