@@ -150,7 +150,8 @@ BAD_BODIES = [
     b"", b"{", b"null", b"[]", b'"text"', b"5", b"\xff\xfe", b"\xef\xbb\xbf{}", b"{'prompt': 'hi'}",
     b'{"prompt": "hi", "temperature": NaN}', b'{"prompt": "hi", "temperature": Infinity}',
     b'{"prompt": "hi", "temperature": 1e309}', b'{"prompt": "hi", "max_tokens": ' + b"9" * 5000 + b"}",
-    b'{"prompt": "hi"} trailing', b'{"prompt": "\xc3"}', b'{"prompt": "\\ud800"}', b'{"prompt": "a\nb"}',
+    b'{"prompt": "hi"} trailing', b'{"prompt": "\xc3"}', b'{"prompt": "\\ud800"}', b'{"prompt": "\\udc00x"}',
+    b'{"prompt": "\\ud83d\\u0041"}', b'{"prompt": "a\nb"}',
     b"[" * 100_000, b'{"prompt":' * 5_000, b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     b'{"prompt": "a", "prompt": "b"}',
 ]

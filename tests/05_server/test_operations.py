@@ -197,3 +197,7 @@ def test_gate_hears_who_asks_for_how_much(harness: Any) -> None:
     assert (request.client_key, request.path, request.prompt_tokens, request.max_tokens) == (
         "127.0.0.1", "/v1/completions", 3, 10)
     assert harness.engine.requests == []
+
+
+def test_tokenize_counts_what_no_context_could_hold(harness: Any) -> None:
+    assert harness.post("/tokenize", {"prompt": "x" * 20_000}).json["count"] == 20_000

@@ -98,12 +98,14 @@ class Generation:
 
     def close(self) -> None:
         """Cancel what has not ended and leave the gate. A second call does nothing."""
-        for choice in self.choices:
-            if not choice.is_done:
-                choice.is_done = True
-                self._cancel(choice)
-                self._count_end(choice, "cancelled")
-        self._exit.close()
+        try:
+            for choice in self.choices:
+                if not choice.is_done:
+                    choice.is_done = True
+                    choice.stream.cancel()
+                    self._count_end(choice, "cancelled")
+        finally:
+            self._exit.close()
 
     @property
     def usage(self) -> Usage:
@@ -161,7 +163,7 @@ class Generation:
         if delta.finish_reason is not None:
             choice.is_done = True
             if reason is None:  # a stop string ended it; the engine does not know yet
-                self._cancel(choice)
+                choice.stream.cancel()
             self._count_end(choice, delta.finish_reason)
         return delta
 
@@ -174,9 +176,6 @@ class Generation:
 
     def _deadline_error(self) -> DeadlineExceededError:
         return DeadlineExceededError(f"The request was not done within {self._context.gate.default_deadline_s:g} s.")
-
-    def _cancel(self, choice: Choice) -> None:
-        choice.stream.cancel()
 
     def _count_tokens(self, choice: Choice, num_tokens: int) -> None:
         now_s = time.monotonic()

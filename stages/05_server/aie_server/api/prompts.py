@@ -8,12 +8,12 @@ from aie_server.config import ServerConfig
 from aie_server.errors import ContextLengthError, UnsupportedFieldError
 from aie_server.served import ServedModel
 
-__all__ = ["chat_prompt", "check_context", "completion_prompts", "encode"]
+__all__ = ["chat_prompt", "check_context", "completion_prompts"]
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
-def encode(model: ServedModel, text: str, *, add_special_tokens: bool, param: str) -> tuple[int, ...]:
+def _encode(model: ServedModel, text: str, *, add_special_tokens: bool, param: str) -> tuple[int, ...]:
     """Token ids of `text`. A text that cannot possibly fit is refused by its size, before the tokenizer spends time
     on it."""
     num_bytes = len(text.encode())
@@ -69,7 +69,7 @@ def completion_prompts(fields: Fields, model: ServedModel, config: ServerConfig)
 
 def _one_prompt(item: object, model: ServedModel, add_special_tokens: bool) -> tuple[int, ...]:
     if isinstance(item, str):
-        return encode(model, item, add_special_tokens=add_special_tokens, param="prompt")
+        return _encode(model, item, add_special_tokens=add_special_tokens, param="prompt")
     ids = Fields({"prompt": item}).token_ids(
         "prompt", vocab_size=model.engine.info.vocab_size, max_length=max(model.max_seq_len * 4, 4096)
     )
@@ -93,7 +93,7 @@ def chat_prompt(fields: Fields, model: ServedModel, config: ServerConfig) -> tup
     text = template.render(messages, add_generation_prompt=add_prompt, tools=None, **_template_kwargs(fields, config))
     if continue_final:
         text = _cut_after(text, messages[-1]["content"].strip(), fields)
-    return encode(model, text, add_special_tokens=False, param="messages")
+    return _encode(model, text, add_special_tokens=False, param="messages")
 
 
 def _cut_after(text: str, content: str, fields: Fields) -> str:

@@ -5,6 +5,7 @@ parsing is not used: it accepts a second Content-Length, ignores Transfer-Encodi
 framing.py and reader.py).
 """
 
+import contextlib
 import logging
 import socket
 import time
@@ -146,11 +147,17 @@ class Connection(BaseHTTPRequestHandler):
         exchange.route = route
         check_body_is_acceptable(head, self._limits)
         if head.expects_continue and head.has_body:
-            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._ask_for_body()
         deadline = time.monotonic() + self._limits.body_timeout_s
         body = read_body(self._reader, head, self._limits, deadline)
         exchange.body_is_read = True
         return route.handler(Request(head, body, exchange.request_id, client_key, self._peer.is_gone))
+
+    def _ask_for_body(self) -> None:
+        try:
+            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        except OSError:
+            raise ClientGoneError from None
 
     def _must_close(self, exchange: _Exchange) -> bool:
         head = exchange.head
@@ -223,7 +230,8 @@ class Connection(BaseHTTPRequestHandler):
     def _linger(self) -> None:
         """Closing with unread input makes the kernel send a reset, which can destroy the answer on its way to the
         client."""
-        self._sock.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_WR)
         self._reader.discard(self._limits.max_drain_bytes, self._limits.linger_timeout_s)
 
     def _record(self, exchange: _Exchange) -> None:
