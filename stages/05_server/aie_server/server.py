@@ -84,9 +84,11 @@ class Server:
     def drain(self, timeout_s: float) -> bool:
         """Refuse new generations with 503, report not ready, and wait for those in progress. True if all of them
         ended."""
+        deadline = time.monotonic() + timeout_s
         self._drain_gate.close()
         self._listener.hang_up_idle()
-        return self._drain_gate.wait_until_empty(timeout_s)
+        is_empty = self._drain_gate.wait_until_empty(timeout_s)
+        return self._listener.wait_until_idle(deadline - time.monotonic()) and is_empty  # the last answers leave, too
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Stop at once: what is still in progress is cancelled. A second call does nothing."""

@@ -112,10 +112,7 @@ class Connection(BaseHTTPRequestHandler):
                 self._send(exchange, response)
             else:
                 self._send_stream(exchange, response)
-        except (
-            ClientGoneError,
-            OSError,
-        ):  # OSError: reset, broken pipe, or a write that took longer than send_timeout_s
+        except (ClientGoneError, OSError):  # a reset, a broken pipe, or a write that took longer than send_timeout_s
             self.close_connection = True
             exchange.status = 499
         finally:

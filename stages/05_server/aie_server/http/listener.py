@@ -43,7 +43,7 @@ class Listener(ThreadingMixIn, TCPServer):
 
     def __init__(self, host: str, port: int, app: Application) -> None:
         self._app = app
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()  # guards the two books below, and tells when a connection has ended
         self._connections: dict[socket.socket, tuple[threading.Thread, ConnectionState]] = {}
         self._ending: deque[threading.Thread] = deque()  # done with their connection, perhaps not quite gone
         self._thread: threading.Thread | None = None
@@ -58,7 +58,7 @@ class Listener(ThreadingMixIn, TCPServer):
 
     @property
     def num_connections(self) -> int:
-        with self._lock:
+        with self._changed:
             return len(self._connections)
 
     def start(self) -> None:
@@ -78,7 +78,7 @@ class Listener(ThreadingMixIn, TCPServer):
             self._thread.join()
         self.server_close()
         deadline = time.monotonic() + timeout_s
-        with self._lock:
+        with self._changed:
             threads = [*self._ending, *(thread for thread, _ in self._connections.values())]
             for sock in self._connections:
                 _shut_down(sock)
@@ -88,11 +88,19 @@ class Listener(ThreadingMixIn, TCPServer):
 
     def hang_up_idle(self) -> None:
         """Close the connections on which no request is in progress."""
-        with self._lock:
+        with self._changed:
             for sock, (_, state) in self._connections.items():
                 if state.is_idle:
                     with contextlib.suppress(OSError):
                         sock.shutdown(socket.SHUT_RD)  # its thread reads the end and leaves
+
+    def wait_until_idle(self, timeout_s: float) -> bool:
+        """Wait until no connection has a request in progress. Meant for draining, when each connection ends with the
+        request that it is at."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: all(state.is_idle for _, state in self._connections.values()), max(0.0, timeout_s)
+            )
 
     # What socketserver calls
 
@@ -107,7 +115,7 @@ class Listener(ThreadingMixIn, TCPServer):
             raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        with self._lock:
+        with self._changed:
             while self._ending and not self._ending[0].is_alive():
                 self._ending.popleft()
             is_full = len(self._connections) >= self._app.limits.max_connections
@@ -129,7 +137,7 @@ class Listener(ThreadingMixIn, TCPServer):
             self._refuse(request)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        with self._lock:
+        with self._changed:
             _, state = self._connections[request]
         Connection(request, client_address, self._app, state)
 
@@ -142,10 +150,11 @@ class Listener(ThreadingMixIn, TCPServer):
         _log.exception("connection from %s failed", client_address[0])
 
     def _forget(self, request: socket.socket) -> None:
-        with self._lock:
+        with self._changed:
             entry = self._connections.pop(request, None)
             if entry is not None and entry[0].ident is not None:
                 self._ending.append(entry[0])
+            self._changed.notify_all()
 
     def _refuse(self, request: socket.socket) -> None:
         with contextlib.suppress(OSError):
