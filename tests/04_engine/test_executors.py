@@ -1,5 +1,6 @@
 """Executors: NumPy against a plain formula, native against NumPy, and a result that no batching can change."""
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -71,23 +72,33 @@ def library() -> native.NativeLibrary:
         pytest.skip(str(error))
 
 
+def build_executor(
+    model: Model, kernels: str, request: pytest.FixtureRequest, *, fused: bool = True, **options: Any
+) -> tuple[Executor, KVCache]:
+    pool = MemoryPool()
+    kv = KVCache(model.config, NUM_BLOCKS, BLOCK_SIZE, pool)
+    graph = fuse(model.graph) if fused else model.graph
+    if kernels == "numpy":
+        return NumpyExecutor(graph, kv, **options), kv
+    library = request.getfixturevalue("library")
+    limits = {"max_tokens": MAX_TOKENS, "max_rows": MAX_TOKENS, "max_context": 64}
+    return NativeExecutor(graph, kv, library, num_threads=2, pool=pool, **limits), kv
+
+
+def build_and_close(model: Model, kernels: str, request: pytest.FixtureRequest) -> None:
+    executor, kv = build_executor(model, kernels, request)
+    executor.close()
+    kv.close()
+
+
 @pytest.fixture
 def rig(request: pytest.FixtureRequest, models: Callable[[str], Model]) -> Iterator[Callable[..., Rig]]:
     """Builds rigs and closes them: rig("native", "Q4_1")."""
     built: list[Rig] = []
 
     def build(kernels: str, kind: str = "Q8_0", *, fused: bool = True, **options: Any) -> Rig:
-        model, pool = models(kind), MemoryPool()
-        kv = KVCache(model.config, NUM_BLOCKS, BLOCK_SIZE, pool)
-        graph = fuse(model.graph) if fused else model.graph
-        executor: Executor
-        if kernels == "numpy":
-            executor = NumpyExecutor(graph, kv, **options)
-        else:
-            executor = NativeExecutor(
-                graph, kv, request.getfixturevalue("library"), num_threads=2, max_tokens=MAX_TOKENS,
-                max_rows=MAX_TOKENS, max_context=64, pool=pool,
-            )  # fmt: skip
+        model = models(kind)
+        executor, kv = build_executor(model, kernels, request, fused=fused, **options)
         built.append(Rig(executor, kv, model))
         return built[-1]
 
@@ -207,6 +218,22 @@ def test_argmax_of_rows(rig: Callable[..., Rig], kernels: str) -> None:
 def test_weights_need_not_be_kept_expanded(rig: Callable[..., Rig]) -> None:
     kept, fresh = rig("numpy"), rig("numpy", keep_expanded=False)
     np.testing.assert_array_equal(kept.run((0, 0, PROMPT)), fresh.run((0, 0, PROMPT)))
+
+
+@pytest.mark.parametrize("kernels", EXECUTORS)
+def test_a_closed_executor_is_gone_without_the_garbage_collector(
+    models: Callable[[str], Model], request: pytest.FixtureRequest, kernels: str
+) -> None:
+    """It holds hundreds of megabytes; a cycle of references would hold them until the collector happens to run."""
+    build_and_close(models("Q8_0"), kernels, request)
+    gc.collect()
+    gc.disable()
+    try:
+        build_and_close(models("Q8_0"), kernels, request)
+        held = [o for o in gc.get_objects() if type(o).__name__ in {"Lowering", "NativeExecutor", "NumpyExecutor"}]
+        assert held == []
+    finally:
+        gc.enable()
 
 
 def test_an_unknown_operator_is_named(rig: Callable[..., Rig]) -> None:

@@ -107,22 +107,25 @@ def decoder(model: Model, kernels: str) -> Iterator[Decoder]:
     kv.close()
 
 
-# Alone, NumPy reads 538 MB of weights for every token: twelve of them per prompt show that a sequence does not need its
-# neighbours, and the batch shows the rest.
-@pytest.mark.parametrize(("kernels", "tokens_alone"), [
-    pytest.param("native", 48, marks=pytest.mark.native), ("numpy", 12),
+# How many tokens of each answer: in the batch of twelve, and alone. In float32 a token alone reads 538 MB of weights, and
+# where the long way has been gone once, a few tokens show that the other one begins alike.
+@pytest.mark.parametrize(("source", "kernels", "together", "alone"), [
+    pytest.param("gguf", "native", 48, 48, marks=pytest.mark.native),
+    ("gguf", "numpy", 48, 8),
+    pytest.param("safetensors", "native", 48, 12, marks=pytest.mark.native),
+    ("safetensors", "numpy", 16, 4),
 ])  # fmt: skip
-@pytest.mark.parametrize("source", ["gguf", "safetensors"])
 def test_golden_answers(
-    models: Callable[[str], Model], golden: Sequence[Record], kernels: str, tokens_alone: int, source: str
+    models: Callable[[str], Model], golden: Sequence[Record], source: str, kernels: str, together: int, alone: int
 ) -> None:
     prompts = [record["prompt_ids"] for record in golden]
     lengths = [len(record["greedy_ids"]) for record in golden]
     with decoder(models(source), kernels) as greedy:
-        for record, answer in zip(golden, greedy.run(prompts, lengths), strict=True):
+        answers = greedy.run(prompts, [min(length, together) for length in lengths])
+        for record, answer in zip(golden, answers, strict=True):
             check(record, answer)
         for record, prompt, length in zip(golden, prompts, lengths, strict=True):
-            check(record, greedy.run([prompt], [min(length, tokens_alone)])[0])
+            check(record, greedy.run([prompt], [min(length, alone)])[0])
 
 
 @pytest.mark.parametrize("source", ["gguf", "safetensors"])

@@ -32,19 +32,6 @@ class Lowering:
         self._builder = builder
         self._buffer = buffer
         self._packed: dict[str, PackedMatrix] = {}
-        self._operators: Mapping[str, Callable[[Node], None]] = {
-            "embedding": self._embedding,
-            "rms_norm": self._rms_norm,
-            "linear": self._linear,
-            "linear_concat": self._linear,
-            "linear_add": self._linear_add,
-            "swiglu": self._swiglu,
-            "rope_attention": self._rope_attention,
-            "select_rows": lambda node: builder.select_rows(buffer(node.inputs[0]), buffer(node.name)),
-            "silu": lambda node: builder.silu(buffer(node.inputs[0]), buffer(node.name), self._rows(node)),
-            "mul": lambda node: self._elementwise(node, builder.mul),
-            "add": lambda node: self._elementwise(node, builder.add),
-        }
 
     def append(self, nodes: Sequence[Node]) -> None:
         """Append `nodes`, which are in executable order.
@@ -53,10 +40,10 @@ class Lowering:
         one only in their fused form.
         """
         for node in nodes:
-            if node.op not in self._operators:
+            if node.op not in _OPERATORS:
                 raise UnsupportedOpError(node.name, node.op, "native")
         for node in nodes:
-            self._operators[node.op](node)
+            _OPERATORS[node.op](self, node)
 
     def _embedding(self, node: Node) -> None:
         self._builder.embed(self._weights[node.inputs[1]], self._buffer(node.name))
@@ -101,9 +88,19 @@ class Lowering:
             interleaved=attrs["interleaved"],
         )
 
-    def _elementwise(self, node: Node, append: Callable[[Buffer, Buffer, Buffer, Rows], None]) -> None:
+    def _select_rows(self, node: Node) -> None:
+        self._builder.select_rows(self._buffer(node.inputs[0]), self._buffer(node.name))
+
+    def _silu(self, node: Node) -> None:
+        self._builder.silu(self._buffer(node.inputs[0]), self._buffer(node.name), self._rows(node))
+
+    def _mul(self, node: Node) -> None:
         a, b = node.inputs
-        append(self._buffer(a), self._buffer(b), self._buffer(node.name), self._rows(node))
+        self._builder.mul(self._buffer(a), self._buffer(b), self._buffer(node.name), self._rows(node))
+
+    def _add(self, node: Node) -> None:
+        a, b = node.inputs
+        self._builder.add(self._buffer(a), self._buffer(b), self._buffer(node.name), self._rows(node))
 
     def _rows(self, node: Node) -> Rows:
         return "logits" if self._shapes[node.name][0] == "R" else "tokens"
@@ -122,3 +119,18 @@ class Lowering:
 def _attrs(node: Node) -> Mapping[str, Any]:
     # What each operator's attributes are is the loader's contract; shape inference has checked them.
     return node.attrs
+
+
+_OPERATORS: Mapping[str, Callable[[Lowering, Node], None]] = {
+    "embedding": Lowering._embedding,
+    "rms_norm": Lowering._rms_norm,
+    "linear": Lowering._linear,
+    "linear_concat": Lowering._linear,
+    "linear_add": Lowering._linear_add,
+    "swiglu": Lowering._swiglu,
+    "rope_attention": Lowering._rope_attention,
+    "select_rows": Lowering._select_rows,
+    "silu": Lowering._silu,
+    "mul": Lowering._mul,
+    "add": Lowering._add,
+}

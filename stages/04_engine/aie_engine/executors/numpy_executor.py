@@ -42,23 +42,8 @@ class NumpyExecutor:
         self._kv = kv
         self._keep_expanded = keep_expanded
         self._expanded: dict[str, Float32Array] = {}
-        self._operators: dict[str, Callable[[Node, list[Any], StepBatch], Float32Array]] = {
-            "embedding": self._embedding,
-            "rms_norm": self._rms_norm,
-            "linear": self._linear,
-            "linear_concat": self._linear,
-            "linear_add": self._linear_add,
-            "rope": self._rope,
-            "attention": self._attention,
-            "rope_attention": self._rope_attention,
-            "silu": lambda node, inputs, batch: ops.silu(inputs[0]),
-            "swiglu": self._swiglu,
-            "mul": lambda node, inputs, batch: inputs[0] * inputs[1],
-            "add": lambda node, inputs, batch: inputs[0] + inputs[1],
-            "select_rows": lambda node, inputs, batch: inputs[0][batch.logit_rows],
-        }
         for node in self._nodes:
-            if node.op not in self._operators:
+            if node.op not in _OPERATORS:
                 raise UnsupportedOpError(node.name, node.op, self.kernels)
 
     def run(self, batch: StepBatch) -> Float32Array:
@@ -66,7 +51,7 @@ class NumpyExecutor:
         values: dict[str, Any] = {"token_ids": batch.token_ids, "positions": batch.positions}
         for node in self._nodes:
             inputs = [self._weights[name] if name in self._weights else values[name] for name in node.inputs]
-            values[node.name] = self._operators[node.op](node, inputs, batch)
+            values[node.name] = _OPERATORS[node.op](self, node, inputs, batch)
         logits: Float32Array = values[self._outputs[-1]]
         return logits
 
@@ -133,6 +118,22 @@ class NumpyExecutor:
             out[own] = ops.attention(q[own], keys, values, positions, attrs["scale"])
         return out.reshape(len(out), -1)
 
+    def _silu(self, node: Node, inputs: list[Any], batch: StepBatch) -> Float32Array:
+        return ops.silu(inputs[0])
+
+    def _mul(self, node: Node, inputs: list[Any], batch: StepBatch) -> Float32Array:
+        product: Float32Array = inputs[0] * inputs[1]
+        return product
+
+    def _add(self, node: Node, inputs: list[Any], batch: StepBatch) -> Float32Array:
+        total: Float32Array = inputs[0] + inputs[1]
+        return total
+
+    def _select_rows(self, node: Node, inputs: list[Any], batch: StepBatch) -> Float32Array:
+        """x [T,C] → [R,C]: the rows whose logits are wanted."""
+        rows: Float32Array = inputs[0][batch.logit_rows]
+        return rows
+
     # Weights.
 
     def _project(self, x: Float32Array, names: Sequence[str]) -> Float32Array:
@@ -163,3 +164,22 @@ def _rotate(x: Float32Array, positions: Int32Array, num_heads: int, attrs: Attrs
     heads = x.reshape(len(x), num_heads, attrs["head_dim"])
     inv_freq = np.asarray(attrs["inv_freq"], dtype=np.float32)
     return ops.rope(heads, positions, inv_freq, attrs["interleaved"]).reshape(x.shape)
+
+
+Operator = Callable[[NumpyExecutor, Node, list[Any], StepBatch], Float32Array]
+
+_OPERATORS: Mapping[str, Operator] = {
+    "embedding": NumpyExecutor._embedding,
+    "rms_norm": NumpyExecutor._rms_norm,
+    "linear": NumpyExecutor._linear,
+    "linear_concat": NumpyExecutor._linear,
+    "linear_add": NumpyExecutor._linear_add,
+    "rope": NumpyExecutor._rope,
+    "attention": NumpyExecutor._attention,
+    "rope_attention": NumpyExecutor._rope_attention,
+    "silu": NumpyExecutor._silu,
+    "swiglu": NumpyExecutor._swiglu,
+    "mul": NumpyExecutor._mul,
+    "add": NumpyExecutor._add,
+    "select_rows": NumpyExecutor._select_rows,
+}
