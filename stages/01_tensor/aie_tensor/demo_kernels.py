@@ -47,6 +47,7 @@ def show_kernels(num_threads: int) -> None:
         "\n   Time per layer, the best seen. Errors are against float64, as a share of the largest output. The\n"
         f"   kernel never expands the matrix: it reads {saving:.1f} times fewer bytes. At T=1 each weight is used "
         "once,\n   so reading is most of the work; at T=32 one read serves 32 tokens: the case for batching.\n"
+        "   (This one matrix stays in the cache, also in float32; a whole model does not.)\n"
     )
 
 
