@@ -108,3 +108,12 @@ def test_demonstration(tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert "← HTTP/1.1 400 Bad Request" in text and json.dumps("temperature") in text
     assert 'aie_requests_total{route="/v1/chat/completions",status="400"} 1' in text
     assert set(threading.enumerate()) <= before
+
+
+def test_example_of_the_readme(tiny_gguf: Path) -> None:
+    readme = Path(__file__).parents[2] / "stages" / "05_server" / "README.md"
+    example = readme.read_text("utf-8").split("```python\n")[1].split("```")[0]
+    assert "model.gguf" in example
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(example.replace("model.gguf", str(tiny_gguf)), {})
+    assert printed.getvalue()
