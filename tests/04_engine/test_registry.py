@@ -8,6 +8,7 @@ import pytest
 from aie_engine import (
     EngineDeadError,
     EngineInfo,
+    EngineStats,
     ErrorInfo,
     GenerateRequest,
     InvalidInputError,
@@ -81,6 +82,21 @@ def test_events_reach_their_stream_and_strangers_nobody(registry: StreamRegistry
     assert one.get(0).token_ids == (5,)
     assert two.get(0).token_ids == (7,)
     assert len(registry) == 1
+
+
+def test_an_engine_that_does_not_answer(rig: Any, registry: StreamRegistry, request_for: Ask) -> None:
+    last = EngineStats(num_running=0, steps=7, last_step_age_s=0.5)
+    rig.clock.now += 1000
+    assert registry.without_answer(last).num_running == 0
+    registry.open(request_for("r", [1]))
+    rig.clock.now += 3
+    stats = registry.without_answer(last)
+    assert (stats.num_running, stats.steps, stats.last_step_age_s) == (1, 7, 3)
+    registry.deliver([TokenEvent("r", (5,))])
+    rig.clock.now += 2
+    assert registry.without_answer(last).last_step_age_s == 2
+    registry.fail_all(ErrorInfo("engine_died", "gone", 503))
+    assert registry.without_answer(last).num_running == 0
 
 
 def test_death_ends_every_stream_and_shuts_the_door(registry: StreamRegistry, request_for: Ask) -> None:

@@ -117,12 +117,18 @@ def test_a_killed_worker_is_noticed_at_once_by_everybody(doomed: WorkerEngine, r
     assert doomed.outstanding() == []
 
 
-def test_a_worker_that_hangs_keeps_nobody_waiting_and_is_killed(doomed: WorkerEngine) -> None:
+def test_a_worker_that_hangs_keeps_nobody_waiting_and_is_killed(doomed: WorkerEngine, request_for: Ask) -> None:
     os.kill(doomed.pid, signal.SIGSTOP)
+    doomed.submit(request_for("r", [4]))
     stats = doomed.stats()
-    assert stats.last_step_age_s > 0
+    assert stats.num_running == 1
+    assert 0.9 < stats.last_step_age_s < 60  # since the request came: the time before was idle
     process = psutil.Process(doomed.pid)
+    stuck = threading.Thread(target=lambda: [doomed.cancel("x" * 100_000) for _ in range(100)])
+    stuck.start()  # fills the pipe, and then waits for a reader
     doomed.close(timeout_s=0.2)
+    stuck.join(10)
+    assert not stuck.is_alive()
     assert not process.is_running()
 
 

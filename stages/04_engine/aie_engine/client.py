@@ -79,7 +79,6 @@ class WorkerEngine:
             self._release()
             raise
         self._stats = EngineStats(worker_pid=self._pid)
-        self._stats_at_s = time.monotonic()
         self._streams = StreamRegistry(info, self.cancel)
         self._info = info
         self._reader = threading.Thread(target=self._read, name=f"aie-engine-{index}-reader", daemon=True)
@@ -113,11 +112,11 @@ class WorkerEngine:
             self._send(frames.Cancel(request_id))
 
     def stats(self) -> EngineStats:
-        """Asks the worker, which answers between two steps; if it does not, the last figures known."""
-        self._ask("stats")
-        return msgspec.structs.replace(
-            self._stats, last_step_age_s=self._stats.last_step_age_s + time.monotonic() - self._stats_at_s
-        )
+        """Asks the worker, which answers between two steps, within a second."""
+        answer = self._ask("stats")
+        if answer is not None and answer.stats is not None:
+            return answer.stats
+        return self._streams.without_answer(self._stats)
 
     def outstanding(self) -> list[Mapping[str, object]]:
         answer = self._ask("outstanding")
@@ -130,14 +129,19 @@ class WorkerEngine:
                 return
             self._is_closed = True
             atexit.unregister(self.close)
+            # By another thread, since with a worker that reads no more, even asking can take for ever.
+            killer = threading.Timer(timeout_s, self._kill)
+            killer.start()
             with suppress(OSError):
                 self._send(frames.Stop())
-            self._reader.join(timeout_s)
-            if self._reader.is_alive():
-                _log.warning("the engine's worker (pid %d) does not end and is killed", self._pid)
-                self._process.kill()
-                self._reader.join()
+            self._reader.join()
+            killer.cancel()
+            killer.join()
             self._release()
+
+    def _kill(self) -> None:
+        _log.warning("the engine's worker (pid %d) does not end and is killed", self._pid)
+        self._process.kill()
 
     def _release(self) -> None:
         """Reap a process that has ended or is about to, and close what belongs to it."""
@@ -182,10 +186,10 @@ class WorkerEngine:
     def _take(self, frame: frames.FromWorker) -> None:
         match frame:
             case frames.StepFrame(events, stats):
-                self._keep(stats)
+                self._stats = stats or self._stats
                 self._streams.deliver(events)
             case frames.Answer(number, stats, _):
-                self._keep(stats)
+                self._stats = stats or self._stats
                 waiting = self._answers.get(number)
                 if waiting is not None:
                     waiting.put(frame)
@@ -193,10 +197,6 @@ class WorkerEngine:
                 self._death_reason = reason
             case _:
                 raise AssertionError(f"a worker that is ready does not send {frame}")
-
-    def _keep(self, stats: EngineStats | None) -> None:
-        if stats is not None:
-            self._stats, self._stats_at_s = stats, time.monotonic()
 
     def _explain_death(self) -> str:
         if self._death_reason is not None:

@@ -63,7 +63,7 @@ class LocalEngine:
         self._loop.put(lambda core: core.cancel(request_id))
 
     def stats(self) -> EngineStats:
-        """Asks the engine's thread, which answers between two steps; if it does not, the last figures known."""
+        """Asks the engine's thread, which answers between two steps, within a second."""
         answers: queue.SimpleQueue[EngineStats] = queue.SimpleQueue()
 
         def answer(core: EngineCore) -> None:
@@ -72,8 +72,8 @@ class LocalEngine:
         if self.is_alive:
             self._loop.put(answer)
             with suppress(queue.Empty):
-                self._last_stats = answers.get(timeout=_STATS_TIMEOUT_S)
-        return self._last_stats
+                return answers.get(timeout=_STATS_TIMEOUT_S)
+        return self._streams.without_answer(self._last_stats)
 
     def outstanding(self) -> list[Mapping[str, object]]:
         return [msgspec.to_builtins(entry) for entry in outstanding(self._parts.ledger)]

@@ -48,7 +48,7 @@ class EngineClient(Protocol):
         ...
 
     def stats(self) -> EngineStats:
-        """The latest figures; after the engine died, the last ones known."""
+        """Fresh figures, for which a running step is waited for (a second at most, then the last ones known)."""
         ...
 
     def outstanding(self) -> list[Mapping[str, object]]:

@@ -10,9 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
+import msgspec
+
 from aie_engine.errors import EngineDeadError
 from aie_engine.protocol import EngineInfo
 from aie_engine.requests import ErrorInfo, GenerateRequest, TokenEvent
+from aie_engine.stats import EngineStats
 from aie_engine.streams import TokenStream
 from aie_scheduler import QueueFullError, RequestTooLongError
 from aie_tensor import InvalidInputError
@@ -34,6 +37,7 @@ class StreamRegistry:
         self._lock = threading.Lock()
         self._open: dict[str, tuple[TokenStream, float]] = {}  # with the time of opening
         self._dead: ErrorInfo | None = None
+        self._heard_s = self._busy_s = clock()  # the last sign of life; when the first of those now open was opened
         self._mean_stay_s = 0.0  # how long the requests that ended lately were open, smoothed
 
     def __len__(self) -> int:
@@ -58,7 +62,10 @@ class StreamRegistry:
                 )
             if request.request_id in self._open:
                 raise InvalidInputError(f"Request id {request.request_id!r} is in use.", param="request_id")
-            self._open[request.request_id] = stream, self._clock()
+            now = self._clock()
+            if not self._open:
+                self._busy_s = now
+            self._open[request.request_id] = stream, now
         return stream
 
     def forget(self, request_id: str) -> None:
@@ -67,6 +74,7 @@ class StreamRegistry:
             self._open.pop(request_id, None)
 
     def deliver(self, events: Iterable[TokenEvent]) -> None:
+        self._heard_s = self._clock()
         for event in events:
             entry = self._open.get(event.request_id)
             if entry is None:
@@ -82,6 +90,15 @@ class StreamRegistry:
             orphans, self._open = self._open, {}
         for request_id, (stream, _) in orphans.items():
             stream.put(TokenEvent(request_id, finish_reason="error", error=error))
+
+    def without_answer(self, last: EngineStats) -> EngineStats:
+        """`last` as far as it still holds, for an engine that is dead or too busy to say: a step that hangs shows as
+        running requests and a growing `last_step_age_s`, also when it is the first after an idle hour."""
+        if self._dead is not None:
+            return msgspec.structs.replace(last, num_running=0, num_waiting=0, kv_usage=0.0)
+        silence_s = self._clock() - max(self._heard_s, self._busy_s if self._open else 0.0)
+        num_running = max(last.num_running, min(len(self._open), self._info.max_batch_size))
+        return msgspec.structs.replace(last, num_running=num_running, last_step_age_s=silence_s)
 
     def _close(self, request_id: str, opened_s: float) -> None:
         with self._lock:

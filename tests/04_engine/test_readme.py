@@ -1,0 +1,47 @@
+"""The stage's README: its example runs, and the files and tests that it names are there. And the demonstration runs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from aie_engine.__main__ import main
+
+STAGE = Path(__file__).parents[2] / "stages" / "04_engine"
+README = (STAGE / "README.md").read_text(encoding="utf-8")
+
+
+def test_examples_run() -> None:
+    examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert examples
+    for example in examples:
+        exec(compile(example, "README.md", "exec"), {"__name__": "readme"})
+
+
+def test_named_files_exist() -> None:
+    for name in re.findall(r"`((?:\w+/)*\w+\.py)`", README):
+        assert (STAGE / "aie_engine" / name).exists() or (Path(__file__).parents[2] / name).exists(), name
+
+
+def test_named_tests_exist() -> None:
+    tests = "".join(file.read_text(encoding="utf-8") for file in Path(__file__).parent.glob("test_*.py"))
+    for name in re.findall(r"`(test_\w+)`", README):
+        assert f"def {name}(" in tests, name
+
+
+def test_the_demonstration_shows_both_parts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("aie_engine.demo.resolve", _nothing_cached)
+    assert main(["--tokens", "4"]) == 0
+    shown = capsys.readouterr().out
+    assert "a tiny generated model" in shown
+    assert "the same text, token by token: 8 of 8" in shown
+    assert re.search(r"before +6 ", shown) and re.search(r"after +2 ", shown)
+    assert re.search(r"Their blocks were free [01] step\(s\) later", shown)
+
+
+def _nothing_cached(name: str) -> Path:
+    from aie_engine import EnvironmentLacksError
+
+    raise EnvironmentLacksError(f"{name} is not here")
