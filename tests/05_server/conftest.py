@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pytest
+from hypothesis import settings
 
 from aie_engine import (
     EngineInfo,
@@ -20,6 +21,9 @@ from aie_engine import (
     TokenStream,
 )
 from aie_server import ServedModel, Server
+
+settings.register_profile("server", deadline=None, derandomize=True)
+settings.load_profile("server")
 
 WAIT_S = 5.0  # for what must happen; a test that waits so long has failed
 EOS = 256

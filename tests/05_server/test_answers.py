@@ -1,7 +1,8 @@
 """The objects that clients get, whole and streamed."""
 
 import json
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -239,6 +240,32 @@ class DeadlineGate:
 
     def ready(self) -> tuple[bool, str]:
         return True, ""
+
+
+def test_place_is_free_before_the_client_knows_the_end(harness: Any, make_engine: Any) -> None:
+    """Else a client that never has more than one request open would be refused by a gate of one."""
+    inside = 0
+
+    class CountingGate(DeadlineGate):
+        @contextmanager
+        def admit(self, request: Any) -> Iterator[None]:
+            nonlocal inside
+            inside += 1
+            assert inside == 1, "the one before it is still inside"
+            yield
+            inside -= 1
+
+    client = harness.connect(harness.serve(gate=CountingGate()))
+    for stream in [True, False] * 50:
+        client.post("/v1/completions", {"prompt": "hi", "stream": stream})
+        if stream:
+            client.head()
+            while not client.chunk().endswith(b"[DONE]\n\n"):
+                pass
+            client = harness.connect()  # without waiting for the end of the answer
+        else:
+            assert client.answer().status == 200
+    assert inside == 0
 
 
 def test_deadline_reaches_the_engine(harness: Any) -> None:

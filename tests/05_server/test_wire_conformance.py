@@ -1,6 +1,7 @@
 """Raw bytes against a running server: what must be refused, what must be read, and whether the connection lives on."""
 
 import json
+import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -158,6 +159,20 @@ def test_http_1_0_stream_ends_with_the_connection(harness: Any) -> None:
     assert (status, headers["Connection"], "Transfer-Encoding" in headers) == (200, "close", False)
     client.read_until(b"data: [DONE]\n\n")
     assert client.is_closed_by_peer()
+
+
+def test_mutated_requests_are_answered_or_refused(harness: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """One byte of a good request changed, dropped or doubled, everywhere in turn; the server must stay itself."""
+    server = harness.serve(config=ServerConfig(http=replace(HttpLimits(), body_timeout_s=0.02, header_timeout_s=0.02)))
+    good = post_with(LENGTH)
+    for position in range(len(good)):
+        byte = good[position : position + 1]
+        for changed in (b"", byte * 2, b"\n", b"\0", b":", b"9"):
+            client = harness.connect(server).send(good[:position] + changed + good[position + 1 :])
+            assert client.answer().status in (200, 400, 404, 405, 408, 411, 413, 414, 431, 501, 505)
+            client.close()
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
+    assert harness.connect(server).send(SMUGGLED).answer().status == 200
 
 
 LIMITED = replace(HttpLimits(), max_body_bytes=100, max_body_chunks=4)

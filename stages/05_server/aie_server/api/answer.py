@@ -85,6 +85,7 @@ class Answer:
                 _log.exception("stream %s failed", self.envelope.id)
             yield event(error_object(error))
             return
+        self.generation.close()  # before the client learns that it may come again
         if self.options.include_usage:
             last = self.envelope.object([], is_chunk=True)
             last["usage"] = usage_object(self.generation.usage)

@@ -67,6 +67,7 @@ class _Exchange:
     is_out_of_step: bool = False  # where the next request would start is unknown
     status: int = 0
     num_bytes: int = 0  # sent as body
+    is_recorded: bool = False
 
 
 class Connection(BaseHTTPRequestHandler):
@@ -168,6 +169,7 @@ class Connection(BaseHTTPRequestHandler):
         if response.status == 204:
             del headers["Content-Type"], headers["Content-Length"]
         body = b"" if self._is_head(exchange) else response.body
+        self._record(exchange)  # before the client can know, so that whoever asks for the metrics next finds it there
         self._write(self._head_bytes(exchange, response.status, headers) + body)
         if self._has_unread_input(exchange):
             self._linger()
@@ -232,6 +234,9 @@ class Connection(BaseHTTPRequestHandler):
         self._reader.discard(self._limits.max_drain_bytes, self._limits.linger_timeout_s)
 
     def _record(self, exchange: _Exchange) -> None:
+        if exchange.is_recorded:
+            return
+        exchange.is_recorded = True
         head = exchange.head
         route = exchange.route.path if exchange.route is not None else "unmatched"
         self._app.finished(
