@@ -32,16 +32,16 @@ def test_named_tests_exist() -> None:
 def test_the_demonstration_shows_both_parts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("aie_engine.demo.resolve", _nothing_cached)
+    monkeypatch.setattr("aie_engine.demo_model.resolve", _nothing_cached)
     assert main(["--tokens", "4"]) == 0
     shown = capsys.readouterr().out
-    assert "a tiny generated model" in shown
+    assert "a tiny random Llama" in shown
     assert "the same text, token by token: 8 of 8" in shown
     assert re.search(r"before +6 ", shown) and re.search(r"after +2 ", shown)
     assert re.search(r"Their blocks were free [01] step\(s\) later", shown)
 
 
 def _nothing_cached(name: str) -> Path:
-    from aie_engine import EnvironmentLacksError
+    from aie_engine import InvalidInputError
 
-    raise EnvironmentLacksError(f"{name} is not here")
+    raise InvalidInputError(f"{name} is not here")

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aie_engine.config import EngineConfig
+from aie_engine.demo_model import demo_model
 from aie_engine.local import LocalEngine
 from aie_engine.params import SamplingParams
 from aie_engine.requests import GenerateRequest
 from aie_engine.text import TextModel, load_text_model
-from aie_loader import resolve, write_tiny_llama
-from aie_tensor import AieError
 
-__all__ = ["QUESTIONS", "Answer", "find_model", "show_batch", "show_cancellation"]
+__all__ = ["QUESTIONS", "Answer", "run", "show_batch", "show_cancellation"]
 
 QUESTIONS = (
     "What is the capital of France?",
@@ -42,16 +41,6 @@ class Answer:
     @property
     def first_token_s(self) -> float:
         return self.arrivals[0][0] - self.submitted_s
-
-
-def find_model(folder: Path) -> tuple[Path, str]:
-    """The default model if it is in the cache, else one generated into `folder`; with a sentence that says which."""
-    try:
-        path = resolve("smollm2-135m")
-        return path, f"the real model {path.name}, from the cache"
-    except AieError:
-        path = write_tiny_llama(folder / "tiny")
-        return path, "a tiny generated model that talks nonsense (`aie pull smollm2-135m` brings the real one)"
 
 
 def show_batch(engine: LocalEngine, text: TextModel, num_tokens: int) -> None:
@@ -121,8 +110,8 @@ def show_cancellation(engine: LocalEngine, text: TextModel) -> None:
 def run(num_tokens: int) -> None:
     """Both parts on one engine."""
     with tempfile.TemporaryDirectory() as folder:
-        path, description = find_model(Path(folder))
-        print(f"Stage 4, aie_engine: batches into results, on {description}")
+        path, description = demo_model(Path(folder))
+        print(f"Stage 4, aie_engine: batches into results\n\n   model: {description}")
         engine = LocalEngine(EngineConfig(path, max_batch_size=8, kv_memory_bytes=256 << 20), report=_report)
         try:
             info = engine.info
