@@ -285,7 +285,8 @@ def test_server_ends_a_request_that_the_engine_forgot(harness: Any, make_engine:
 
 def test_engine_that_dies_without_a_word(harness: Any, make_engine: Any) -> None:
     engine = make_engine()
-    client = harness.connect(harness.serve(engine, config=ServerConfig(disconnect_poll_s=0.01)))
+    config = ServerConfig(disconnect_poll_s=0.01, dead_engine_grace_s=0.02)
+    client = harness.connect(harness.serve(engine, config=config))
     client.post("/v1/completions", {"prompt": "hi"})
     engine.wait_for_request()
     engine.is_alive = False

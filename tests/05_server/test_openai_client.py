@@ -46,6 +46,7 @@ def test_completions(client: openai.OpenAI) -> None:
 
 def test_models(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["fake"]
+    assert client.models.retrieve("fake").id == "fake"
 
 
 def test_errors_arrive_as_the_clients_own(client: openai.OpenAI) -> None:

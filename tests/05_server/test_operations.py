@@ -143,6 +143,14 @@ def test_models(harness: Any) -> None:
          "max_model_len": 256}]}
 
 
+def test_one_model(harness: Any) -> None:
+    assert harness.get("/v1/models/fake").json["id"] == "fake"
+    answer = harness.get("/v1/models/org%2Fother")
+    assert (answer.status, answer.error["code"]) == (404, "model_not_found")
+    assert "org/other" in answer.error["message"]
+    assert harness.get("/v1/models/").error["code"] == "route_not_found"
+
+
 def test_index_lists_the_routes(harness: Any) -> None:
     answer = harness.get("/")
     assert answer.headers["Content-Type"].startswith("text/plain")

@@ -35,6 +35,7 @@ class ServerConfig:
     http: HttpLimits = field(default_factory=HttpLimits)
     disconnect_poll_s: float = 0.1  # how often a waiting request looks whether its client is still there
     deadline_grace_s: float = 5.0  # the engine ends a request at its deadline; after this much more, the server does
+    dead_engine_grace_s: float = 2.0  # a dead engine ends its requests itself; after this long, the server does
     max_step_age_s: float = 60.0  # requests are running but no step ended for so long: not healthy
     max_choices: int = 64  # prompts in one completion request
     max_messages: int = 2048  # of one chat request

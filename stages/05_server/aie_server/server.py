@@ -10,7 +10,7 @@ from aie_server.access_log import AccessRecord, log_access
 from aie_server.api.chat import ChatEndpoint
 from aie_server.api.completions import CompletionsEndpoint
 from aie_server.api.generation import GenerationContext
-from aie_server.api.models import ModelsEndpoint
+from aie_server.api.models import ModelEndpoint, ModelsEndpoint
 from aie_server.api.status import HealthEndpoint, index_endpoint, metrics_endpoint, version_endpoint
 from aie_server.api.tokenize import DetokenizeEndpoint, TokenizeEndpoint
 from aie_server.auth import ApiKeys
@@ -158,6 +158,7 @@ class Server:
         )
         add("POST", "/v1/completions", CompletionsEndpoint(self.models, context), "continue a text, or several")
         add("GET", "/v1/models", ModelsEndpoint(self.models), "models served here")
+        add("GET", "/v1/models/{model}", ModelEndpoint(self.models), "one of them")
         add("POST", "/tokenize", TokenizeEndpoint(self.models, self.config), "text or messages to token ids")
         add("POST", "/detokenize", DetokenizeEndpoint(self.models), "token ids to text")
         add("GET", "/health", health, "200 when a request would be served", is_open=True)

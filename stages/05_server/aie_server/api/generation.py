@@ -71,6 +71,7 @@ class Generation:
         self._metrics: ModelMetrics = context.metrics.of_model(model.name)
         self._exit = ExitStack()
         self._started_s = time.monotonic()
+        self._alive_s = self._started_s  # when the engine was last seen alive
         self._deadline_s: float | None = None
         self.choices: list[Choice] = []
 
@@ -145,9 +146,12 @@ class Generation:
     def _check_while_waiting(self) -> None:
         if self._request.client_gone():
             raise ClientGoneError
-        if not self._model.engine.is_alive:
+        now_s, config = time.monotonic(), self._context.config
+        if self._model.engine.is_alive:
+            self._alive_s = now_s
+        elif now_s > self._alive_s + config.dead_engine_grace_s:
             raise EngineDeadError(f"The engine of {self._model.name!r} stopped.")
-        if self._deadline_s is not None and time.monotonic() > self._deadline_s + self._context.config.deadline_grace_s:
+        if self._deadline_s is not None and now_s > self._deadline_s + config.deadline_grace_s:
             raise self._deadline_error()
 
     def _take(self, choice: Choice, event: TokenEvent) -> Delta:

@@ -1,9 +1,11 @@
-"""GET /v1/models."""
+"""GET /v1/models and /v1/models/{model}."""
+
+from urllib.parse import unquote
 
 from aie_server.http.messages import Request, Response, json_response
 from aie_server.served import ModelTable, ServedModel
 
-__all__ = ["ModelsEndpoint"]
+__all__ = ["ModelEndpoint", "ModelsEndpoint"]
 
 
 class ModelsEndpoint:
@@ -12,6 +14,17 @@ class ModelsEndpoint:
 
     def __call__(self, _: Request) -> Response:
         return json_response({"object": "list", "data": [_model_object(model) for model in self._models]})
+
+
+class ModelEndpoint:
+    """One model by its name, which may contain slashes."""
+
+    def __init__(self, models: ModelTable) -> None:
+        self._models = models
+
+    def __call__(self, request: Request) -> Response:
+        name = unquote(request.head.path.removeprefix("/v1/models/"))
+        return json_response(_model_object(self._models.find(name)))
 
 
 def _model_object(model: ServedModel) -> dict[str, object]:

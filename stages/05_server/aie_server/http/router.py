@@ -1,4 +1,8 @@
-"""Which handler answers which path and method. Exact paths in a dict: nothing here needs patterns yet."""
+"""Which handler answers which path and method.
+
+A path is matched as it stands. One that ends with a name in braces, such as `/v1/models/{model}`, stands for everything
+that begins like it: the only pattern an API of this kind needs.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,7 +44,7 @@ class Router:
         """HEAD is answered by GET's handler (the connection leaves the body out), OPTIONS by the list of methods."""
         if head.method == "OPTIONS" and head.path == "*":
             return Route("OPTIONS", "*", _options("GET, HEAD, POST, OPTIONS"), "", is_open=True)
-        methods = self._routes.get(head.path)
+        methods = self._routes.get(head.path) or self._by_prefix(head.path)
         if methods is None:
             raise RouteError(
                 f"There is no route {head.path[:200]}; GET / lists those that exist.",
@@ -59,6 +63,13 @@ class Router:
                 allow=allow,
             )
         return route
+
+    def _by_prefix(self, path: str) -> dict[str, Route] | None:
+        for pattern, methods in self._routes.items():
+            prefix, brace, _ = pattern.partition("{")
+            if brace and path.startswith(prefix) and len(path) > len(prefix):
+                return methods
+        return None
 
     @staticmethod
     def _allow(methods: dict[str, Route]) -> str:
