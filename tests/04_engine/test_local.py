@@ -147,6 +147,7 @@ def test_a_fault_in_our_own_books_kills_the_engine_and_not_the_thread(
     rig: Any, engine: LocalEngine, request_for: Ask
 ) -> None:
     rig.scheduler.schedule = lambda now: 1 / 0
+    rig.scheduler.cancel = lambda request_id: 1 / 0
     (event,) = engine.submit(request_for("r", [1]))
     assert event.error is not None
     assert (event.error.code, event.error.status) == ("engine_died", 503)

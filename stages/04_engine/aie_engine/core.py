@@ -14,6 +14,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -161,7 +162,8 @@ class EngineCore:
         """Give up for good: every open request ends with an error, every later one is refused."""
         self.dead_reason = reason
         for request_id in list(self._generations):
-            self._scheduler.cancel(request_id)
+            with suppress(Exception):  # it may be the scheduler that broke; whoever waits must hear of it all the same
+                self._scheduler.cancel(request_id)
             self._fail(request_id, ErrorInfo("engine_died", reason, 503, 1.0))
 
     def stats(self) -> EngineStats:

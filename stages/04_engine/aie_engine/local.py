@@ -91,10 +91,11 @@ class LocalEngine:
             self._is_closed = True
 
     def _run(self) -> None:
-        self._loop.run()
-        reason = self._parts.core.dead_reason
-        retry_after_s = 1.0 if reason is None else None
-        self._streams.fail_all(ErrorInfo("engine_died", reason or "The engine was closed.", 503, retry_after_s))
+        try:
+            self._loop.run()
+        finally:
+            reason = self._parts.core.dead_reason or "The engine was closed."
+            self._streams.fail_all(ErrorInfo("engine_died", reason, 503, retry_after_s=1.0))
 
     def _deliver(self, events: list[TokenEvent], stats: EngineStats | None) -> None:
         self._streams.deliver(events)
