@@ -200,6 +200,20 @@ def test_drain_finishes_what_runs_and_refuses_what_is_new(harness: Any, make_eng
     assert drained == [True]
 
 
+def test_drain_and_close_cut_no_answer(harness: Any, make_engine: Any) -> None:
+    for stream in [False, True] * 10:
+        engine = make_engine()
+        server = harness.serve(engine, config=config())
+        client = harness.connect(server).post("/v1/completions", {"prompt": "hi", "stream": stream})
+        engine.wait_for_request()
+        stopping = threading.Thread(target=lambda server=server: (server.drain(WAIT_S), server.close()))
+        stopping.start()
+        engine.emit("a", finish_reason="length")
+        answer = client.answer()
+        assert answer.status == 200 and b"a" in answer.body
+        stopping.join()
+
+
 def test_drain_gives_up_at_its_deadline_and_close_ends_the_rest(harness: Any, make_engine: Any) -> None:
     engine = make_engine()
     server = harness.serve(engine, config=config())

@@ -111,6 +111,13 @@ def test_registry_escapes_and_accumulates() -> None:
     assert (found[("x_h_sum", ())], found[("x_h_count", ())]) == (7.65, 4)
 
 
+def test_totals_of_a_restarted_engine_go_on_from_where_they_were() -> None:
+    counter = Metrics().counter("steps_total", "Steps.").labels()
+    for total in (5, 9, 2, 4):
+        counter.set_total(total)
+    assert counter.value == 9 + 4
+
+
 @pytest.mark.parametrize("path", ["/health", "/metrics", "/version", "/"])
 def test_what_is_open_without_a_key(harness: Any, path: str) -> None:
     harness.serve(api_keys=["secret-key"])

@@ -27,6 +27,7 @@ class Counter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._seen_total = 0.0
         self.value = 0.0
 
     def inc(self, amount: float = 1.0) -> None:
@@ -34,7 +35,10 @@ class Counter:
             self.value += amount
 
     def set_total(self, total: float) -> None:
-        self.value = max(self.value, total)
+        """A total below the last one means that the other side began anew (a restarted engine): it is added on top."""
+        with self._lock:
+            self.value += total - self._seen_total if total >= self._seen_total else total
+            self._seen_total = total
 
     def render(self, name: str, labels: Sequence[tuple[str, str]]) -> Iterable[str]:
         yield f"{name}{_label_text(labels)} {_number(self.value)}"
