@@ -221,3 +221,5 @@ def test_gate_hears_who_asks_for_how_much(harness: Any) -> None:
 
 def test_tokenize_counts_what_no_context_could_hold(harness: Any) -> None:
     assert harness.post("/tokenize", {"prompt": "x" * 20_000}).json["count"] == 20_000
+    harness.serve(config=ServerConfig(max_tokenize_chars=100))
+    assert harness.post("/tokenize", {"prompt": "x" * 101}).error["param"] == "prompt"

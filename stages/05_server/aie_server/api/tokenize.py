@@ -33,6 +33,8 @@ class TokenizeEndpoint:
             text = fields.text("prompt")
             if text is None:
                 raise fields.error("prompt", "a string, or messages a list of messages")
+            if len(text) > self._config.max_tokenize_chars:
+                raise fields.error("prompt", f"at most {self._config.max_tokenize_chars} characters, not {len(text)}")
             # No context check: people count long documents here, to cut them into pieces.
             add_special_tokens = fields.flag("add_special_tokens", True)
             tokens = tuple(model.text.tokenizer.encode(text, add_special_tokens=add_special_tokens))
