@@ -15,6 +15,7 @@ import numpy as np
 
 from aie_engine.batch import Int32Array, StepBatch
 from aie_engine.errors import UnsupportedOpError
+from aie_engine.executors.mapped import drop_pages
 from aie_engine.executors.protocol import Float32Array, KernelKind
 from aie_engine.kv_cache import KVCache
 from aie_engine.sampling import numpy_argmax
@@ -152,6 +153,7 @@ class NumpyExecutor:
         array = matrix.dequantize()
         if self._keep_expanded:
             self._expanded[name] = array
+            drop_pages(matrix)  # from now on the expanded copy is read
         return array
 
 
