@@ -1,6 +1,5 @@
 #include "pool.h"
 
-#include <sched.h>
 #include <stdlib.h>
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -12,7 +11,7 @@
 #endif
 
 enum {
-    BARRIER_SPINS = 4000, /* some tens of microseconds: longer than most operators differ between threads */
+    BARRIER_SPINS = 4000, /* about 100 microseconds: longer than operators differ between threads that have a core each */
     IDLE_SPINS = 2000     /* then an idle thread sleeps, so that a quiet server burns no CPU */
 };
 
@@ -25,13 +24,26 @@ void pool_barrier(Pool *pool) {
     if (atomic_fetch_add_explicit(&pool->arrived, 1, memory_order_acq_rel) == pool->num_threads - 1) {
         atomic_store_explicit(&pool->arrived, 0, memory_order_relaxed);
         atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
-        atomic_store_explicit(&pool->phase, phase + 1, memory_order_release);
+        atomic_store(&pool->phase, phase + 1); /* sequentially consistent with `sleepers`: see below */
+        if (atomic_load(&pool->sleepers) > 0) {
+            pthread_mutex_lock(&pool->lock);
+            pthread_cond_broadcast(&pool->passed);
+            pthread_mutex_unlock(&pool->lock);
+        }
         return;
     }
-    for (int spins = 0; atomic_load_explicit(&pool->phase, memory_order_acquire) == phase;) {
-        if (spins < BARRIER_SPINS) spins++, RELAX();
-        else sched_yield(); /* somebody else needs this core more, perhaps the very thread we wait for */
+    for (int spins = 0; spins < BARRIER_SPINS; spins++) {
+        if (atomic_load_explicit(&pool->phase, memory_order_acquire) != phase) return;
+        RELAX();
     }
+    /* Some thread has lost its core to another program. Sleep rather than yield: the scheduler wakes a sleeper at once,
+     * but lets one that yields wait for a whole time slice, at every barrier anew. A sleeper counts itself before it
+     * looks at the phase, the last arrival changes the phase before it looks at the count: one of them sees the other. */
+    pthread_mutex_lock(&pool->lock);
+    atomic_fetch_add(&pool->sleepers, 1);
+    while (atomic_load(&pool->phase) == phase) pthread_cond_wait(&pool->passed, &pool->lock);
+    atomic_fetch_sub(&pool->sleepers, 1);
+    pthread_mutex_unlock(&pool->lock);
 }
 
 int pool_claim(Pool *pool, int total, int least, int most, int *first) {
@@ -92,6 +104,7 @@ void pool_destroy(Pool *pool) {
     for (int i = 0; i < pool->num_started; i++) pthread_join(pool->threads[i], NULL);
     pthread_mutex_destroy(&pool->lock);
     pthread_cond_destroy(&pool->wake);
+    pthread_cond_destroy(&pool->passed);
     free(pool->threads);
     free(pool);
 }
@@ -103,6 +116,7 @@ Pool *pool_create(int num_threads) {
     *pool = (Pool){.num_threads = num_threads};
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->wake, NULL);
+    pthread_cond_init(&pool->passed, NULL);
     pool->threads = calloc((size_t)num_threads, sizeof(pthread_t));
     for (int i = 1; pool->threads && i < num_threads; i++) {
         Start *start = malloc(sizeof *start);

@@ -17,12 +17,13 @@ typedef struct Pool {
     _Alignas(64) atomic_int arrived; /* threads waiting at the barrier */
     _Alignas(64) atomic_uint phase;  /* counts barriers passed; waiting threads watch it */
     _Alignas(64) atomic_uint run;    /* counts runs; idle threads watch it */
+    atomic_int sleepers;             /* threads that wait at the barrier in their sleep */
     int num_threads, num_started, stopping;
     PoolBody body;
     void *argument;
     pthread_t *threads;
     pthread_mutex_t lock;
-    pthread_cond_t wake;
+    pthread_cond_t wake, passed; /* a run begins; a barrier is passed */
 } Pool;
 
 Pool *pool_create(int num_threads); /* NULL when memory or threads are refused */
