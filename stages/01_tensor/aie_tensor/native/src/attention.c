@@ -65,7 +65,7 @@ static void rope_store_token(Context *c, const Op *op, int t) {
 }
 
 void run_rope_store(Context *c, const Op *op) {
-    for (int t, n; (n = pool_claim(c->plan->pool, c->step->num_tokens, 1, 8, &t));)
+    for (int t, n; (n = pool_claim(c->plan->pool, &c->ticket, c->step->num_tokens, 1, 8, &t));)
         for (; n > 0; n--, t++) rope_store_token(c, op, t);
 }
 
@@ -178,7 +178,7 @@ void run_attend(Context *c, const Op *op) {
     int group = op->num_heads / op->num_kv_heads, per_tile = tile_rows(group) / group, total = 0;
     for (int s = 0; s < step->num_sequences; s++)
         total += (step->seq_starts[s + 1] - step->seq_starts[s] + per_tile - 1) / per_tile * op->num_kv_heads;
-    for (int item; pool_claim(c->plan->pool, total, 1, 1, &item);) {
+    for (int item; pool_claim(c->plan->pool, &c->ticket, total, 1, 1, &item);) {
         int s = 0, tiles;
         for (;; s++) {
             tiles = (step->seq_starts[s + 1] - step->seq_starts[s] + per_tile - 1) / per_tile;

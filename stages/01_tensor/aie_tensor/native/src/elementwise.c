@@ -2,7 +2,7 @@
 #include "plan.h"
 
 void run_embed(Context *c, const Op *op) {
-    for (int t, n; (n = pool_claim(c->plan->pool, c->step->num_tokens, 1, 8, &t));)
+    for (int t, n; (n = pool_claim(c->plan->pool, &c->ticket, c->step->num_tokens, 1, 8, &t));)
         for (; n > 0; n--, t++)
             unpack_row(op->table_format, op->out_width, op->table + c->step->token_ids[t] * op->table_row_bytes,
                        op->out + (size_t)t * (size_t)op->out_width);
@@ -25,7 +25,7 @@ static void rms_norm_row(const float *x, const float *weight, int width, float e
 }
 
 void run_rms_norm(Context *c, const Op *op) {
-    for (int t, n; (n = pool_claim(c->plan->pool, op_rows(c, op), 1, 8, &t));)
+    for (int t, n; (n = pool_claim(c->plan->pool, &c->ticket, op_rows(c, op), 1, 8, &t));)
         for (; n > 0; n--, t++) {
             size_t at = (size_t)t * (size_t)op->width;
             rms_norm_row(op->x + at, op->weight, op->width, op->eps, op->out + at);
@@ -33,7 +33,7 @@ void run_rms_norm(Context *c, const Op *op) {
 }
 
 void run_select_rows(Context *c, const Op *op) {
-    for (int r, n; (n = pool_claim(c->plan->pool, c->step->num_logit_rows, 1, 8, &r));)
+    for (int r, n; (n = pool_claim(c->plan->pool, &c->ticket, c->step->num_logit_rows, 1, 8, &r));)
         for (; n > 0; n--, r++)
             memcpy(op->out + (size_t)r * (size_t)op->width, op->x + (size_t)c->step->logit_rows[r] * (size_t)op->width,
                    sizeof(float) * (size_t)op->width);
@@ -54,7 +54,7 @@ static void elementwise_row(const Op *op, size_t at) {
 }
 
 void run_elementwise(Context *c, const Op *op) {
-    for (int t, n; (n = pool_claim(c->plan->pool, op_rows(c, op), 1, 8, &t));)
+    for (int t, n; (n = pool_claim(c->plan->pool, &c->ticket, op_rows(c, op), 1, 8, &t));)
         for (; n > 0; n--, t++) elementwise_row(op, (size_t)t * (size_t)op->width);
 }
 

@@ -208,7 +208,7 @@ void run_linear(Context *c, const Op *op) {
     float *tile = c->scratch, *y = tile + TILE_PANELS * CHUNK * PANEL;
     if (num_tokens == 0) return;
     for (int m = 0; m < op->num_mats; m++) total += op->mats[m].num_panels;
-    while ((claimed = pool_claim(c->plan->pool, total, num_tokens <= MAX_FEW ? 1 : TILE_PANELS, most, &first)))
+    while ((claimed = pool_claim(c->plan->pool, &c->ticket, total, num_tokens <= MAX_FEW ? 1 : TILE_PANELS, most, &first)))
         while (claimed > 0) { /* a claim may cross from one matrix into the next */
             const PackedMatrix *w = op->mats;
             int panel = first, column = 0;
@@ -242,7 +242,7 @@ void run_swiglu(Context *c, const Op *op) {
     int num_tokens = op_rows(c, op), most = most_panels(num_tokens), first, num;
     float *tile = c->scratch, *g = tile + TILE_PANELS * CHUNK * PANEL;
     if (num_tokens == 0) return;
-    while ((num = pool_claim(c->plan->pool, gate->num_panels, num_tokens <= MAX_FEW ? 1 : TILE_PANELS, most, &first))) {
+    while ((num = pool_claim(c->plan->pool, &c->ticket, gate->num_panels, num_tokens <= MAX_FEW ? 1 : TILE_PANELS, most, &first))) {
         float *u = g + (size_t)num_tokens * (size_t)num * PANEL;
         product(gate, first, num, op->x, num_tokens, g, tile, c->plan->spec.num_threads);
         product(up, first, num, op->x, num_tokens, u, tile, c->plan->spec.num_threads);

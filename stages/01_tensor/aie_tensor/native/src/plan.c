@@ -1,4 +1,4 @@
-/* Walks the plan: all threads run through the same operators, with a barrier after each. */
+/* Walks the plan: all threads run through the same operators, and go on when an operator's work is done. */
 #include "plan.h"
 
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static void run_op(Context *c, const Op *op) {
     case OP_SWIGLU: run_swiglu(c, op); break;
     case OP_ROPE_ATTENTION:
         run_rope_store(c, op);
-        pool_barrier(c->plan->pool); /* every key of the step is in the cache before anybody attends */
+        pool_wait(c->plan->pool, &c->ticket); /* every key of the step is in the cache before anybody attends */
         run_attend(c, op);
         break;
     case OP_SELECT_ROWS: run_select_rows(c, op); break;
@@ -35,13 +35,13 @@ static void run_op(Context *c, const Op *op) {
 
 static void walk(void *raw, int thread) {
     Plan *plan = raw;
-    Context c = {plan, plan->step, thread, plan->scratch[thread]};
+    Context c = {plan, plan->step, thread, plan->scratch[thread], pool_ticket(plan->pool)};
     int timed = plan->spec.profile && thread == 0;
     int64_t start = timed ? now_ns() : 0;
     for (int i = 0; i < plan->spec.num_ops; i++) {
         const Op *op = &plan->spec.ops[i];
         run_op(&c, op);
-        pool_barrier(plan->pool);
+        pool_wait(plan->pool, &c.ticket);
         if (timed) {
             int64_t end = now_ns();
             plan->kind_ns[op->kind] += end - start;

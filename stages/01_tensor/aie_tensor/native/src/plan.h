@@ -48,7 +48,7 @@ typedef struct Plan {
     const Step *step;
     Pool *pool;
     float **scratch;    /* one area per thread */
-    int64_t *kind_ns;   /* [NUM_KINDS], thread 0's time from barrier to barrier */
+    int64_t *kind_ns;   /* [NUM_KINDS], thread 0's time, waiting included */
     int64_t *kind_calls;
 } Plan;
 
@@ -58,6 +58,7 @@ typedef struct {
     const Step *step;
     int thread;
     float *scratch;
+    Ticket ticket; /* where this thread is among the pieces of work */
 } Context;
 
 size_t linear_scratch_floats(int max_tokens);

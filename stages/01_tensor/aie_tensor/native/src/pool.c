@@ -11,53 +11,68 @@
 #endif
 
 enum {
-    BARRIER_SPINS = 4000, /* about 100 microseconds: longer than operators differ between threads that have a core each */
+    WAIT_SPINS = 4000, /* about 100 microseconds: longer than operators differ between threads that have a core each */
     IDLE_SPINS = 2000     /* then an idle thread sleeps, so that a quiet server burns no CPU */
 };
 
-void pool_barrier(Pool *pool) {
-    if (pool->num_threads == 1) {
-        atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
-        return;
-    }
-    unsigned phase = atomic_load_explicit(&pool->phase, memory_order_relaxed);
-    if (atomic_fetch_add_explicit(&pool->arrived, 1, memory_order_acq_rel) == pool->num_threads - 1) {
-        atomic_store_explicit(&pool->arrived, 0, memory_order_relaxed);
-        atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
-        atomic_store(&pool->phase, phase + 1); /* sequentially consistent with `sleepers`: see below */
-        if (atomic_load(&pool->sleepers) > 0) {
-            pthread_mutex_lock(&pool->lock);
-            pthread_cond_broadcast(&pool->passed);
-            pthread_mutex_unlock(&pool->lock);
-        }
-        return;
-    }
-    for (int spins = 0; spins < BARRIER_SPINS; spins++) {
-        if (atomic_load_explicit(&pool->phase, memory_order_acquire) != phase) return;
+static uint32_t phase_of(unsigned long long next) { return (uint32_t)(next >> 32); }
+
+/* True while the thread has to wait: for the end of its phase, or (phase NULL) for the others to leave the run. */
+static int must_wait(Pool *pool, const uint32_t *phase) {
+    return phase ? phase_of(atomic_load(&pool->next)) == *phase : atomic_load(&pool->leaving) > 0;
+}
+
+static void wait_while(Pool *pool, const uint32_t *phase) {
+    for (int spins = 0; spins < WAIT_SPINS; spins++) {
+        if (!must_wait(pool, phase)) return;
         RELAX();
     }
     /* Some thread has lost its core to another program. Sleep rather than yield: the scheduler wakes a sleeper at once,
-     * but lets one that yields wait for a whole time slice, at every barrier anew. A sleeper counts itself before it
-     * looks at the phase, the last arrival changes the phase before it looks at the count: one of them sees the other. */
+     * but lets one that yields wait for a whole time slice, every time anew. A sleeper counts itself before it looks at
+     * the condition, whoever changes the condition does so before looking at the count: one of them sees the other. */
     pthread_mutex_lock(&pool->lock);
     atomic_fetch_add(&pool->sleepers, 1);
-    while (atomic_load(&pool->phase) == phase) pthread_cond_wait(&pool->passed, &pool->lock);
+    while (must_wait(pool, phase)) pthread_cond_wait(&pool->passed, &pool->lock);
     atomic_fetch_sub(&pool->sleepers, 1);
     pthread_mutex_unlock(&pool->lock);
 }
 
-int pool_claim(Pool *pool, int total, int least, int most, int *first) {
-    int start = atomic_load_explicit(&pool->next, memory_order_relaxed), size;
+static void wake_sleepers(Pool *pool) {
+    if (atomic_load(&pool->sleepers) == 0) return;
+    pthread_mutex_lock(&pool->lock);
+    pthread_cond_broadcast(&pool->passed);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+Ticket pool_ticket(const Pool *pool) { return (Ticket){.phase = pool->first_phase}; }
+
+void pool_wait(Pool *pool, Ticket *ticket) {
+    if (!ticket->entered) return; /* an operator without work: no thread has entered a phase for it */
+    wait_while(pool, &ticket->phase);
+    ticket->phase++;
+    ticket->entered = 0;
+}
+
+int pool_claim(Pool *pool, Ticket *ticket, int total, int least, int most, int *first) {
+    if (total <= 0) return 0;
+    ticket->entered = 1;
+    if (ticket->held > 0 && atomic_fetch_add(&pool->done, ticket->held) + ticket->held == total) {
+        atomic_store(&pool->done, 0);
+        atomic_store(&pool->next, (unsigned long long)(uint32_t)(ticket->phase + 1) << 32);
+        wake_sleepers(pool);
+    }
+    ticket->held = 0;
+    unsigned long long next = atomic_load(&pool->next);
+    int size;
     do {
-        int left = total - start;
-        if (left <= 0) return 0;
+        int left = total - (int)(uint32_t)next;
+        if (phase_of(next) != ticket->phase || left <= 0) return 0; /* over, perhaps long ago */
         size = left / (2 * pool->num_threads) / least * least;
         size = size < least ? least : size > most ? most : size;
         size = size < left ? size : left;
-    } while (!atomic_compare_exchange_weak_explicit(&pool->next, &start, start + size, memory_order_relaxed,
-                                                    memory_order_relaxed));
-    *first = start;
-    return size;
+    } while (!atomic_compare_exchange_weak(&pool->next, &next, next + (unsigned)size));
+    *first = (int)(uint32_t)next;
+    return ticket->held = size;
 }
 
 static int wait_for_run(Pool *pool, unsigned seen) {
@@ -80,7 +95,10 @@ typedef struct {
 static void *worker(void *raw) {
     Start start = *(Start *)raw;
     free(raw);
-    for (unsigned seen = 0; wait_for_run(start.pool, seen); seen++) start.pool->body(start.pool->argument, start.thread);
+    for (unsigned seen = 0; wait_for_run(start.pool, seen); seen++) {
+        start.pool->body(start.pool->argument, start.thread);
+        if (atomic_fetch_sub(&start.pool->leaving, 1) == 1) wake_sleepers(start.pool);
+    }
     return NULL;
 }
 
@@ -95,8 +113,11 @@ static void announce(Pool *pool, int stopping) {
 void pool_run(Pool *pool, PoolBody body, void *argument) {
     pool->body = body;
     pool->argument = argument;
+    pool->first_phase = phase_of(atomic_load(&pool->next));
+    atomic_store(&pool->leaving, pool->num_threads - 1);
     if (pool->num_threads > 1) announce(pool, 0);
     body(argument, 0);
+    wait_while(pool, NULL); /* a thread that is behind may still look at the step's arrays */
 }
 
 void pool_destroy(Pool *pool) {
