@@ -8,7 +8,8 @@ void run_embed(Context *c, const Op *op) {
                        op->out + (size_t)t * (size_t)op->out_width);
 }
 
-/* out = x / sqrt(mean(x^2) + eps) * weight; squares are added in double, whatever the row's length (Zhang and Sennrich 2019) */
+/* out = x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019). Each lane adds its squares in float, the lanes are
+ * added in double. */
 static void rms_norm_row(const float *x, const float *weight, int width, float eps, float *out) {
     vf squares = vf_set(0.0f);
     double total = 0.0;
