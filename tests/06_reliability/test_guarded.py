@@ -38,10 +38,10 @@ def test_after_recovery_one_good_answer_closes_it(guarded, engine, clock, reques
     assert guarded.breaker.state is BreakerState.CLOSED
 
 
-def test_a_dead_engine_counts(guarded, engine, request_of):
-    engine.submit_error = EngineDeadError("gone")
+def test_an_engine_that_raises_what_it_should_not_counts(guarded, engine, request_of):
+    engine.submit_error = KeyError("a bug")
     for _ in range(2):
-        with pytest.raises(EngineDeadError):
+        with pytest.raises(KeyError):
             guarded.submit(request_of())
     assert guarded.breaker.state is BreakerState.OPEN
 
@@ -52,6 +52,7 @@ def test_a_dead_engine_counts(guarded, engine, request_of):
         TokenEvent("r", finish_reason="cancelled"),
         TokenEvent("r", finish_reason="deadline"),
         TokenEvent("r", finish_reason="error", error=ErrorInfo("bad", "bad input", 400)),
+        TokenEvent("r", finish_reason="error", error=ErrorInfo("engine_died", "the worker was killed", 503)),
     ],
 )
 def test_what_the_caller_did_does_not_count(guarded, engine, request_of, event):
@@ -61,7 +62,7 @@ def test_what_the_caller_did_does_not_count(guarded, engine, request_of, event):
     assert guarded.breaker.state is BreakerState.CLOSED
 
 
-@pytest.mark.parametrize("error", [InvalidInputError("empty prompt"), "full"])
+@pytest.mark.parametrize("error", [InvalidInputError("empty prompt"), EngineDeadError("being restarted"), "full"])
 def test_refusals_do_not_count(guarded, engine, request_of, error):
     engine.submit_error = QueueFullError("the queue is full", retry_after_s=1.0) if error == "full" else error
     for _ in range(5):

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 
 import pytest
@@ -14,14 +15,20 @@ class Serving:
 
     def __init__(self, process, url, log):
         self.process, self.url, self.log = process, url, log
+        # Somebody must read what the server writes: a full pipe would stop it.
+        self._reader = threading.Thread(target=lambda: log.extend(process.stderr), daemon=True)
+        self._reader.start()
 
     def stop(self, timeout_s=30):
         """SIGTERM, then the exit code."""
-        if self.process.poll() is None:
-            self.process.terminate()
-        for line in self.process.stderr:
-            self.log.append(line)
-        return self.process.wait(timeout_s)
+        self.process.terminate()
+        return self.wait(timeout_s)
+
+    def wait(self, timeout_s=30):
+        """The exit code of a server that has been asked to end."""
+        code = self.process.wait(timeout_s)
+        self._reader.join(timeout_s)
+        return code
 
 
 @contextmanager
@@ -50,7 +57,6 @@ def serving(*arguments, environ=None):
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        process.stderr.close()
 
 
 @pytest.fixture(scope="session")

@@ -129,7 +129,7 @@ def test_sigterm_drains_and_leaves_no_process(serve, tiny_model):
         server.process.send_signal(signal.SIGTERM)
         rest = list(stream)  # what was begun is finished
         assert rest[-1].choices[0].finish_reason == "length"
-        assert server.stop() == 0
+        assert server.wait() == 0
     _, alive = psutil.wait_procs(family, timeout=10)
     assert not alive
     assert "Stopped." in "".join(server.log)
@@ -140,16 +140,11 @@ def test_a_killed_worker_is_replaced(serve, tiny_model):
         children = psutil.Process(server.process.pid).children()
         (worker,) = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
         worker.kill()
-        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-        for _ in range(2000):
-            try:
-                client.completions.create(model="default", prompt="x", max_tokens=1)
-                break
-            except openai.InternalServerError as error:
-                assert error.status_code == 503
-        else:
-            pytest.fail("the worker was not replaced")
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=8)  # it honours Retry-After
+        client.completions.create(model="default", prompt="x", max_tokens=1)
+        assert get(f"{server.url}/health")
         assert server.stop() == 0
+    assert "was killed by SIGKILL" in "".join(server.log)
 
 
 def test_engine_in_process(serve, tiny_gguf):
@@ -171,7 +166,7 @@ def test_engine_in_process(serve, tiny_gguf):
         (["bench", "--concurrency", "0"], 2, "concurrency"),
         (["load", "pyproject.toml"], 2, "pyproject.toml"),
         (["pull", "no-such-model"], 2, "no-such-model"),
-        (["stage", "9"], 2, "9"),
+        (["stage", "9"], 2, "number"),
     ],
 )
 def test_commands_fail_with_one_sentence(tiny_model, arguments, code, words):

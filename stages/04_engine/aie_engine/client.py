@@ -203,7 +203,9 @@ class WorkerEngine:
             return self._death_reason
         if self._is_closed:
             return "The engine was closed."
-        return f"The engine's worker (pid {self._pid}) {_ending(self._process)}."
+        ending = _ending(self._process)
+        _log.error("the engine's worker (pid %d) %s", self._pid, ending)
+        return f"The engine's worker {ending}."
 
 
 def _await_ready(pipe: Connection, process: BaseProcess, report: Report | None, until_s: float) -> EngineInfo:

@@ -25,7 +25,7 @@ _OVERLOAD = 4.0  # arrivals come this many times faster than the engine can serv
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the demonstration and returns the exit code."""
     parser = argparse.ArgumentParser(prog="aie_reliability", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=3.0, help="length of each avalanche (shorter on a fast engine)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of each avalanche at most")
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         path, what = demo_model(Path(folder))

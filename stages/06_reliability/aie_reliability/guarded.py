@@ -1,8 +1,9 @@
 """The breaker wrapped around an engine: every request asks leave first and reports how it went.
 
 What counts: the first token is a success, since an engine that computes is well; an error event with a status of 500 or
-more, or a dead engine, is a failure. What does not: bad input, a full queue, a client that went away, a deadline that
-passed. They say something about the load or the caller, not about the engine's health.
+more is a failure. What does not: bad input, a full queue, a client that went away, a deadline that passed: they say
+something about the load or the caller. Nor does the death of the engine, which is the supervisor's business: all requests
+in flight die with a worker, and a breaker that counted them would stay open long after the next worker is ready.
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from types import TracebackType
 from aie_engine import (
     AieError,
     EngineClient,
+    EngineDeadError,
     EngineInfo,
     EngineStats,
     GenerateRequest,
@@ -21,6 +23,8 @@ from aie_engine import (
 from aie_reliability.breaker import BreakerState, CircuitBreaker, Permit
 
 __all__ = ["GuardedEngine"]
+
+_NOT_FAULTS = (QueueFullError, EngineDeadError)
 
 
 class GuardedEngine:
@@ -45,7 +49,7 @@ class GuardedEngine:
             stream = self._engine.submit(request)
         except BaseException as error:
             is_fault = not isinstance(error, AieError) or (
-                error.status >= 500 and not isinstance(error, QueueFullError)
+                error.status >= 500 and not isinstance(error, _NOT_FAULTS)
             )
             (permit.failure if is_fault else permit.abandon)()
             raise
@@ -77,7 +81,7 @@ class _GuardedStream(TokenStream):
     def get(self, timeout_s: float | None = None) -> TokenEvent:
         event = self._inner.get(timeout_s)
         self.finished = self._inner.finished
-        if event.error is not None and event.error.status >= 500:
+        if event.error is not None and event.error.status >= 500 and event.error.code != EngineDeadError.code:
             self._permit.failure()
         elif event.token_ids:
             self._permit.success()
