@@ -87,8 +87,8 @@ def main() -> int:
             with running(command) as target:
                 for row in measure(target, levels, options.per_client, seed=1000 * number):
                     rows[who, row.concurrency].append(row)
-                    print(f"round {number + 1} {who:6} {row.concurrency:3} clients: {row.output_tokens_per_s:7.1f} tokens/s, "
-                          f"TTFT {row.ttft_p50_ms or 0:6.0f} ms, TPOT {row.tpot_p50_ms or 0:6.1f} ms, "
+                    print(f"round {number + 1} {who:6} {row.concurrency:3} clients: {row.output_tokens_per_s:7.1f} "
+                          f"tokens/s, TTFT {row.ttft_p50_ms or 0:6.0f} ms, TPOT {row.tpot_p50_ms or 0:6.1f} ms, "
                           f"{(row.peak_rss_bytes or 0) / 1e6:5.0f} MB, {row.failed} failed", flush=True)  # fmt: skip
 
     def median(who: str, level: int, name: str) -> float:

@@ -17,7 +17,9 @@ CHAT = [{"role": "user", "content": "Hello there"}]
 
 
 def aie(*arguments):
-    return subprocess.run([sys.executable, "-m", "aie", *arguments], capture_output=True, text=True, timeout=100)
+    return subprocess.run(
+        [sys.executable, "-m", "aie", *arguments], capture_output=True, text=True, timeout=100, check=False
+    )
 
 
 def get(url):

@@ -61,7 +61,7 @@ def _overload(engine: EngineClient, seconds: float) -> None:
         avalanche = Avalanche(engine, max_tokens=_MAX_TOKENS, patience_s=patience_s)
         _print_tally(name, avalanche.run(_OVERLOAD * capacity, seconds, admit))
     print(
-        "\n   Without a door, everybody shares the engine, everybody becomes slow, and answers come after their clients\n"
+        "\n   Without a door, everybody shares the engine, everybody becomes slow, and answers come after clients\n"
         "   have gone. With one, those who are in are served as on a calm day, and the others know at once.\n"
     )
 

@@ -2,8 +2,8 @@
 
 What counts: the first token is a success, since an engine that computes is well; an error event with a status of 500 or
 more is a failure. What does not: bad input, a full queue, a client that went away, a deadline that passed: they say
-something about the load or the caller. Nor does the death of the engine, which is the supervisor's business: all requests
-in flight die with a worker, and a breaker that counted them would stay open long after the next worker is ready.
+something about the load or the caller. Nor does the death of the engine, which is the supervisor's business: all
+requests in flight die with a worker, and a breaker that counted them would stay open after the next one is ready.
 """
 
 from collections.abc import Mapping
