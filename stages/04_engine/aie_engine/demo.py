@@ -46,7 +46,9 @@ class Answer:
 def show_batch(engine: LocalEngine, text: TextModel, num_tokens: int) -> None:
     """The same eight requests one after another, then at once."""
     prompts = [_prompt(text, question) for question in QUESTIONS]
-    print(f"1. Eight requests of {num_tokens} tokens, one after another and at once (greedy, on the same engine)\n")
+    print(
+        f"1. Eight requests of up to {num_tokens} tokens, one after another and at once (greedy, on the same engine)\n"
+    )
     began = time.perf_counter()
     alone = [_read(engine, f"alone {index}", prompt, num_tokens) for index, prompt in enumerate(prompts)]
     alone_s = time.perf_counter() - began
@@ -135,7 +137,7 @@ def _prompt(text: TextModel, question: str) -> tuple[int, ...]:
 
 
 def _read(engine: LocalEngine, name: str, prompt: tuple[int, ...], num_tokens: int) -> Answer:
-    sampling = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
+    sampling = SamplingParams(temperature=0.0, max_tokens=num_tokens)
     answer = Answer(name, len(prompt), time.perf_counter())
     for event in engine.submit(GenerateRequest(name, prompt, sampling)):
         answer.arrivals.append((time.perf_counter(), len(event.token_ids)))
