@@ -1,4 +1,4 @@
-"""Stage 1: bytes into arrays and operators.
+"""Stage 1: bytes into arrays and operators. It knows nothing of models and requests, and imports no other stage.
 
 Layers, lowest first; each imports only those above it in this list:
 
@@ -12,8 +12,8 @@ Layers, lowest first; each imports only those above it in this list:
     tensor.py     Tensor: shape and type on a pool's block
     native/       C kernels, compiled at first use
 
-
-Importing this package compiles nothing.
+Importing this package compiles nothing. What the letters of shapes ([T, C], [L, P, G, A, D]) mean is the same in all
+stages: the table of axes is in ARCHITECTURE.md, and each numeric file repeats those that it uses.
 """
 
 from aie_tensor import native, ops

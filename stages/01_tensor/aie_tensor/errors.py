@@ -1,6 +1,6 @@
 """Every error of the framework descends from `AieError`.
 
-The tree (each stage adds its own leaves in its own `errors.py`):
+The tree as far as stage 1 goes; each later stage adds its own branches, drawn in its own `errors.py`:
 
     AieError                       500  exit 1   the root; never raised itself
     ├── InvalidInputError          400  exit 2   the caller's fault: a request, a flag, a broken file
@@ -10,8 +10,7 @@ The tree (each stage adds its own leaves in its own `errors.py`):
     │   ├── DoubleFreeError                      released more often than retained
     │   ├── UseAfterFreeError                    touched after the last release
     │   └── ForeignFreeError                     given back to a pool that did not make it
-    ├── OutOfMemoryError           503  exit 1   the pool's budget or the machine is exhausted
-    └── (leaves of each later stage)
+    └── OutOfMemoryError           503  exit 1   the pool's budget or the machine is exhausted
 
 `assert` is for our own bugs; these are for the caller's and the world's faults. A message is one sentence that says
 what is wrong with which thing, and where a remedy exists, a second one that names it.

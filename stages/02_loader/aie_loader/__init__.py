@@ -11,7 +11,7 @@ Layers, lowest first; each imports only those above it in this list:
     repository.py …      which models are here, and how to get them; tiny.py: one made on the spot
     model.py             a path into all of this; export.py: back into files
 
-It knows nothing of requests and batches.
+It knows nothing of requests and batches, and imports stage 1 only. Axes of shapes: see ARCHITECTURE.md.
 """
 
 from aie_loader.chat import ChatTemplate

@@ -1,4 +1,18 @@
-"""Stage 3: requests into batches. Imports no array code: a scheduler knows lengths, blocks and times, nothing else."""
+"""Stage 3: requests into batches. A scheduler knows lengths, blocks and times, nothing else.
+
+Layout, each line built on those above it:
+
+    errors, config                       what is refused; the limits
+    request, plan, protocol              what goes in, what comes out, the life of a step
+    blocks, queue, deadlines             who holds which KV block, who waits, who runs out of time
+    base                                 taking in, forgetting, counting: the same for all schedulers
+    passthrough, continuous              one request at a time; requests that join and leave at every step
+    buckets, dynamic                     whole requests, gathered by size and waiting time
+    workload, report, simulator          the real schedulers on a virtual clock
+    measure, timeline                    what it costs, what it looks like
+
+It may import the errors of stage 1, and no array code: neither NumPy nor stage 2.
+"""
 
 from aie_scheduler.blocks import BlockAllocator, BlockObserver
 from aie_scheduler.config import DEFAULT_BUCKET_EDGES, SchedulerConfig

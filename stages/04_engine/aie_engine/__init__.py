@@ -11,6 +11,10 @@ Layout, each line built on those above it:
     streams, registry, local             the engine in a thread of this process
     frames, worker, client               the engine in a process of its own, behind a pipe
     start, text                          what the stages above call first
+
+It may import stages 1 to 3, by their public names, and knows nothing of HTTP. Stages 5 and 6 import this stage and none
+below it; what they need from below (errors, the text side of a model) is passed on here. Axes of shapes: see
+ARCHITECTURE.md.
 """
 
 from aie_engine.build import EngineParts, Report, build_engine

@@ -9,6 +9,8 @@ Layout, each line built on those above it:
     metrics, metrics_catalog             Prometheus' text format, and every name we export
     api/                                 the endpoints
     auth, server                         keys, routes, drain; the whole
+
+It may import stage 4 and nothing below it: no kernels, no blocks, no arrays.
 """
 
 from aie_server.config import HttpLimits, ServerConfig
