@@ -1,4 +1,4 @@
-"""The door: every request passes here before it costs anything, and is counted until it has been answered.
+"""The door: every generation passes here before it costs the engine anything, and is counted until it is answered.
 
 Order of the checks, cheapest and most final first: draining (503), rate of this client (429), room (503). A refusal
 takes microseconds, which is what keeps a server alive under an avalanche: work is only begun that can be finished.
