@@ -1,9 +1,7 @@
 """A model small enough to predict in the head, on which the whole engine runs, and a clock that tests move."""
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,6 @@ from aie_engine import EngineInfo, EngineParts, GenerateRequest, SamplingParams,
 from aie_engine.assembler import BatchAssembler
 from aie_engine.batch import StepBatch
 from aie_engine.core import EngineCore
-from aie_loader import write_tiny_llama
 from aie_scheduler import BlockAllocator, ContinuousBatcher, SchedulerConfig
 from aie_tensor import Ledger
 
@@ -177,15 +174,3 @@ def request_for() -> Callable[..., GenerateRequest]:
 def answer() -> Callable[[Sequence[int], int], tuple[int, ...]]:
     """(prompt, num_tokens) → what the fake model says."""
     return continuation
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny")
-
-
-@pytest.fixture(scope="session")
-def golden() -> Iterator[list[dict[str, Any]]]:
-    """Twelve prompts with the reference's greedy answers (transformers, float32)."""
-    with (Path(__file__).parent.parent / "golden" / "smollm2_f32.json").open() as file:
-        yield json.load(file)

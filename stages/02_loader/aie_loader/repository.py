@@ -24,7 +24,6 @@ class ModelEntry:
     what: str
     is_present: bool
     size_bytes: int  # on disk, once it is there
-    download_bytes: int
     path: Path  # where it is or would be
 
 
@@ -75,7 +74,6 @@ def list_models(*, cache: Path | None = None) -> list[ModelEntry]:
                 what=model.what,
                 is_present=model.is_in(folder),
                 size_bytes=model.size_bytes,
-                download_bytes=model.wheel_bytes,
                 path=model.path_in(folder),
             )
         )

@@ -212,6 +212,7 @@ def _is_readable(token: str) -> bool:
 
 def _gguf_name(name: str) -> str:
     """The GGUF name of a Hugging Face tensor: `model.layers.3.mlp.up_proj.weight` is `blk.3.ffn_up.weight`."""
+    # Written out, not taken from architectures/llama.py: what the loader is tested with must not share its mistakes.
     ends = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
     parts = {
         "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",

@@ -45,10 +45,14 @@ class _Frame(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Submit(_Frame, frozen=True):
+    """Take this request in."""
+
     request: GenerateRequest
 
 
 class Cancel(_Frame, frozen=True):
+    """End this request at the next step."""
+
     request_id: str
 
 
@@ -73,6 +77,8 @@ class Progress(_Frame, frozen=True):
 
 
 class Ready(_Frame, frozen=True):
+    """The engine is built and warm; requests may come."""
+
     info: EngineInfo
 
 
@@ -86,11 +92,15 @@ class StartFailed(_Frame, frozen=True):
 
 
 class StepFrame(_Frame, frozen=True):
+    """All news of one step."""
+
     events: list[TokenEvent]
     stats: EngineStats | None = None  # where they are due
 
 
 class Answer(_Frame, frozen=True):
+    """To the `Ask` of the same number."""
+
     number: int
     stats: EngineStats | None = None
     outstanding: list[Outstanding] | None = None

@@ -1,7 +1,7 @@
 """What goes into the engine and what comes out: a request, then token events until one carries a finish reason.
 
-These are msgspec structs rather than dataclasses because one is made for every request at every step: making one costs
-a third of a frozen dataclass, and it crosses the pipe between processes as it stands.
+These are msgspec structs rather than dataclasses because one is made for every request at every step: making one is
+cheaper than making a frozen dataclass, and it crosses the pipe between processes as it stands.
 """
 
 from typing import Literal

@@ -19,6 +19,8 @@ _CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
+    """What `choose_sizes` decided."""
+
     max_seq_len: int  # tokens of prompt and answer together
     num_blocks: int  # KV blocks
     block_bytes: int  # keys and values of one block, over all layers

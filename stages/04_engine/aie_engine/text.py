@@ -10,6 +10,8 @@ __all__ = ["ChatTemplate", "ModelConfig", "TextModel", "Tokenizer", "load_text_m
 
 @dataclass(frozen=True, slots=True)
 class TextModel:
+    """A model without its weights."""
+
     name: str
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None  # None: a model that was not trained to chat

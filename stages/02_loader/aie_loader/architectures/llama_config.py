@@ -19,7 +19,7 @@ def config_from_gguf(metadata: Mapping[str, object], where: str) -> ModelConfig:
     """Keys `llama.*` and `tokenizer.ggml.*`; `where` names the file in errors."""
     fields = Fields(metadata, where)
     hidden, heads = fields.integer("llama.embedding_length"), fields.integer("llama.attention.head_count")
-    head_dim = fields.integer("llama.attention.key_length", _divided(fields, hidden, heads), high=_MAX_HEAD_DIM)
+    head_dim = fields.integer("llama.attention.key_length", _divided(hidden, heads), high=_MAX_HEAD_DIM)
     _refuse_gguf_variants(fields, head_dim)
     vocab = fields.integer("llama.vocab_size", _num_tokens(metadata))
     ends = ("eos", "eot", "eom")  # end of text, of turn, of message: each stops generation
@@ -60,7 +60,7 @@ def config_from_json(
         intermediate_size=fields.integer("intermediate_size"),
         num_heads=heads,
         num_kv_heads=fields.integer("num_key_value_heads", heads),
-        head_dim=fields.integer("head_dim", _divided(fields, hidden, heads), high=_MAX_HEAD_DIM),
+        head_dim=fields.integer("head_dim", _divided(hidden, heads), high=_MAX_HEAD_DIM),
         vocab_size=vocab,
         max_position_embeddings=fields.integer("max_position_embeddings", 2048),
         rope_theta=_rope_theta(fields),
@@ -84,7 +84,7 @@ def _checked(fields: Fields, config: ModelConfig) -> ModelConfig:
     return config
 
 
-def _divided(fields: Fields, hidden: int, heads: int) -> int | None:
+def _divided(hidden: int, heads: int) -> int | None:
     """The usual head size; None (then the file must name one) where the width does not divide."""
     return hidden // heads if hidden % heads == 0 else None
 

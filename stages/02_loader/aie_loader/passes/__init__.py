@@ -1,6 +1,7 @@
 """Passes rewrite a graph into one that computes the same with fewer, larger operators. Each is `Graph -> Graph`.
 
-The unfused graph says what the model is; NumPy runs it as it stands. The fused graph is what the C kernels run.
+The unfused graph says what the model is; the fused one is what the C kernels run. The NumPy executor runs either, so
+that a pass can be checked: both must give the same.
 """
 
 from aie_loader.graph import Graph
