@@ -9,7 +9,7 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aie_loader import Tokenizer, TokenizerError, load_tokenizer
+from aie_loader import MalformedHeaderError, Tokenizer, TokenizerError, load_tokenizer
 from aie_loader.byte_level import byte_level_bpe, byte_to_char, char_to_byte
 from aie_tensor import InvalidInputError
 
@@ -218,22 +218,24 @@ def test_from_folder(tiny_model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "says"),
+    ("name", "content", "kind", "says"),
     [
-        ("tokenizer.json", None, "no tokenizer.json"),
-        ("tokenizer.json", "{}", "cannot|not a tokenizer"),
-        ("tokenizer.json", "\x00", "not a tokenizer"),
-        ("config.json", "[1]", "JSON object"),
-        ("config.json", "{", "not JSON"),
+        ("tokenizer.json", None, TokenizerError, "no tokenizer.json"),
+        ("tokenizer.json", "{}", TokenizerError, "cannot|not a tokenizer"),
+        ("tokenizer.json", "\x00", TokenizerError, "not a tokenizer"),
+        ("config.json", "[1]", MalformedHeaderError, "JSON object"),
+        ("config.json", "{", MalformedHeaderError, "not valid JSON"),
     ],
 )
-def test_broken_folder(tiny_model: Path, tmp_path: Path, name: str, content: str | None, says: str) -> None:
+def test_broken_folder(
+    tiny_model: Path, tmp_path: Path, name: str, content: str | None, kind: type[Exception], says: str
+) -> None:
     (tmp_path / "tokenizer.json").write_bytes((tiny_model / "tokenizer.json").read_bytes())
     if content is None:
         (tmp_path / name).unlink()
     else:
         (tmp_path / name).write_text(content)
-    with pytest.raises(TokenizerError, match=says):
+    with pytest.raises(kind, match=says):
         Tokenizer.from_folder(tmp_path)
 
 

@@ -14,7 +14,7 @@ import jinja2
 
 from aie_loader.chat_sandbox import ChatEnvironment, RenderLimits
 from aie_loader.errors import ChatTemplateError
-from aie_loader.tokenizer_files import read_json_object
+from aie_loader.formats import optional_json_object
 from aie_tensor import InvalidInputError
 
 __all__ = ["ChatTemplate"]
@@ -70,7 +70,7 @@ class ChatTemplate:
     @classmethod
     def from_folder(cls, folder: Path) -> "ChatTemplate | None":
         """The template of a model folder (chat_template.jinja, else in tokenizer_config.json), or None."""
-        config = read_json_object(Path(folder) / "tokenizer_config.json")
+        config = optional_json_object(Path(folder) / "tokenizer_config.json")
         path = Path(folder) / "chat_template.jinja"
         source = path.read_text(encoding="utf-8") if path.is_file() else config.get("chat_template")
         if isinstance(source, list):  # several templates by name

@@ -1,15 +1,14 @@
 """What model files say about their tokenizer, checked: GGUF metadata, and the JSON files of a Hugging Face folder."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from aie_loader.byte_level import SUPPORTED_PRE_TOKENIZERS
 from aie_loader.errors import TokenizerError
+from aie_loader.formats import optional_json_object
 
-__all__ = ["GGUFVocabulary", "folder_token_ids", "read_json_object"]
+__all__ = ["GGUFVocabulary", "folder_token_ids"]
 
 _CONTROL, _USER_DEFINED = 3, 4  # of tokenizer.ggml.token_type
 
@@ -92,15 +91,16 @@ def folder_token_ids(folder: Path, token_to_id: Callable[[str], int | None]) -> 
     """The BOS id and all EOS ids that a model folder names.
 
     generation_config.json and config.json give ids, tokenizer_config.json gives tokens; instruction-tuned models often
-    name the end of a turn in one of them and the end of the text in another, and either ends an answer.
+    name the end of a turn in one of them and the end of the text in another, and either ends an answer. Raises
+    `MalformedHeaderError` for a file that is not a JSON object.
     """
     bos: list[int] = []
     eos: list[int] = []
     for name in ("generation_config.json", "config.json"):
-        config = read_json_object(folder / name)
+        config = optional_json_object(folder / name)
         bos += _id_list(config.get("bos_token_id"))
         eos += _id_list(config.get("eos_token_id"))
-    config = read_json_object(folder / "tokenizer_config.json")
+    config = optional_json_object(folder / "tokenizer_config.json")
     for key, ids in (("bos_token", bos), ("eos_token", eos)):
         token = config.get(key)
         if isinstance(token, Mapping):  # older files describe the token: {"content": "</s>", "lstrip": false, …}
@@ -114,16 +114,3 @@ def folder_token_ids(folder: Path, token_to_id: Callable[[str], int | None]) -> 
 def _id_list(value: object) -> list[int]:
     items = value if isinstance(value, list) else [value]
     return [item for item in items if isinstance(item, int) and not isinstance(item, bool) and item >= 0]
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; an empty one when there is no such file. Raises `TokenizerError` when it is broken."""
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise TokenizerError(f"{path} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise TokenizerError(f"{path} must hold a JSON object")
-    return value

@@ -9,7 +9,7 @@ from aie_loader.formats.safetensors import (
     open_safetensors,
     read_safetensors_header,
 )
-from aie_loader.formats.strict_json import parse_json, read_json_object
+from aie_loader.formats.strict_json import optional_json_object, parse_json, read_json_object
 
 __all__ = [
     "Checkpoint",
@@ -21,6 +21,7 @@ __all__ = [
     "open_folder",
     "open_gguf",
     "open_safetensors",
+    "optional_json_object",
     "parse_json",
     "read_gguf_header",
     "read_json_object",

@@ -13,7 +13,7 @@ from pathlib import Path
 from aie_loader.errors import MalformedHeaderError
 from aie_loader.formats.source import SourceFile
 
-__all__ = ["parse_json", "read_json_object"]
+__all__ = ["optional_json_object", "parse_json", "read_json_object"]
 
 # Possessive quantifiers: no backtracking, so this is linear in time and needs no stack however long the string is.
 _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
@@ -46,6 +46,11 @@ def read_json_object(path: Path, *, max_bytes: int = _MAX_CONFIG_BYTES) -> dict[
     if not isinstance(value, dict):
         raise MalformedHeaderError(f"{path} does not hold a JSON object")
     return value
+
+
+def optional_json_object(path: Path) -> dict[str, object]:
+    """As `read_json_object`; an empty object where there is no such file."""
+    return read_json_object(path) if path.exists() else {}
 
 
 def _check_size(raw: bytes, what: str, max_depth: int, max_values: int) -> None:

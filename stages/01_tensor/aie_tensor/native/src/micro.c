@@ -1,3 +1,4 @@
+/* The register tile of micro.h, once for every height that a tile can have. */
 #include "micro.h"
 
 /* With constant `rows` and `np` the inner loops unroll and `acc` lives in registers. */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* Sizes that native/plan.py checks against its own mirror before the first call. */
+/* Sizes that native/library.py checks against the mirrors of structs.py before the first call. */
 AIE_EXPORT void aie_struct_sizes(int64_t sizes[4]) {
     sizes[0] = sizeof(PackedMatrix), sizes[1] = sizeof(Op), sizes[2] = sizeof(Step), sizes[3] = sizeof(PlanSpec);
 }

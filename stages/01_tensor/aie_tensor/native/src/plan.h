@@ -1,4 +1,4 @@
-/* The plan: a flat array of operators, walked by one call per step. native/plan.py mirrors these structures. */
+/* The plan: a flat array of operators, walked by one call per step. native/structs.py mirrors these structures. */
 #ifndef AIE_PLAN_H
 #define AIE_PLAN_H
 
