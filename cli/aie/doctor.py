@@ -1,6 +1,5 @@
 """`aie doctor`: is everything here that serving needs, and if not, what to do about it."""
 
-import os
 import platform
 import socket
 import sys
@@ -12,7 +11,7 @@ from typing import Annotated
 import typer
 
 from aie.console import format_bytes, write_json
-from aie_engine import AieError
+from aie_engine import AieError, available_cores
 
 __all__ = ["Finding", "doctor", "register"]
 
@@ -53,12 +52,12 @@ def _python() -> list[Finding]:
 def _machine() -> list[Finding]:
     import psutil
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = psutil.virtual_memory()
     need = 1.3e9  # the default model with its whole KV cache in use, all processes together
     level = "ok" if memory.available >= need else "note"
     text = (
-        f"{cores} cores for this process, {format_bytes(memory.available)} of {format_bytes(memory.total)} memory free"
+        f"{available_cores()} cores for this process, "
+        f"{format_bytes(memory.available)} of {format_bytes(memory.total)} memory free"
     )
     remedy = "" if level == "ok" else "; the default settings may use 1.2 GiB, so give --kv-memory 256MiB"
     return [Finding("machine", level, text + remedy)]

@@ -1,6 +1,7 @@
 """`aie load`: what is in a model file, and what it will take."""
 
 from collections import defaultdict
+from math import prod
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +36,7 @@ def load(
         for weight in loaded.graph.weights.values():
             entry = counts[weight.dtype.name]
             entry[0] += 1
-            entry[1] += _num_elements(weight.shape)
+            entry[1] += prod(weight.shape)
             entry[2] += weight.nbytes
         fused = fuse(loaded.graph)
         facts = {
@@ -81,13 +82,6 @@ def load(
             )
     finally:
         loaded.close()
-
-
-def _num_elements(shape: tuple[int, ...]) -> int:
-    product = 1
-    for length in shape:
-        product *= length
-    return product
 
 
 def register(app: typer.Typer) -> None:

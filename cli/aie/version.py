@@ -4,7 +4,7 @@ from importlib import metadata
 
 import typer
 
-__all__ = ["register", "versions"]
+__all__ = ["register", "version", "versions"]
 
 
 def versions() -> dict[str, str]:

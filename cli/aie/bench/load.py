@@ -22,7 +22,6 @@ class LevelResult:
     wall_s: float
     peak_rss_bytes: int | None = None
     mean_batch: float | None = None
-    unfinished: int = 0  # planned but not sent since time ran out
 
 
 @dataclass(slots=True)
@@ -30,7 +29,7 @@ class Sampler:
     """Watches the server while a level runs: memory through `read_rss`, batch size through its /metrics."""
 
     endpoint: Endpoint
-    metrics_names: tuple[str, str] | None  # (sum, count) of the batch-size histogram; None: not offered
+    metrics_names: tuple[str, str] | None  # counters (requests over all steps, steps); None: not offered
     read_rss: Callable[[], int | None]
     peak_rss_bytes: int | None = field(default=None)
 
@@ -91,7 +90,7 @@ async def run_level(
     finally:
         watcher.cancel()
     after = await sampler.batch_counters()
-    result = LevelResult(concurrency, outcomes, wall_s, sampler.peak_rss_bytes, unfinished=len(planned) - len(outcomes))
+    result = LevelResult(concurrency, outcomes, wall_s, sampler.peak_rss_bytes)
     if before is not None and after is not None and after[1] > before[1]:
         result.mean_batch = (after[0] - before[0]) / (after[1] - before[1])
     return result

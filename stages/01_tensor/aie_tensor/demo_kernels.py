@@ -39,7 +39,7 @@ def show_kernels(num_threads: int) -> None:
     except NativeUnavailableError as error:
         print(f"\n   No C kernels here, so the framework would run on NumPy. {error}\n")
         return
-    with LinearPlan(library, matrix, num_threads) as layer:
+    with _LinearPlan(library, matrix, num_threads) as layer:
         name = f"C kernel on the blocks, {num_threads} thread{'s' if num_threads > 1 else ''}"
         _print_row(name, inputs, exact, layer, REPEATS)
     saving = weights.nbytes / matrix.nbytes
@@ -77,7 +77,7 @@ def _best_s(run: Callable[[Floats], Floats], x: Floats) -> float:
     return best
 
 
-class LinearPlan:
+class _LinearPlan:
     """A plan of one linear layer, `REPEATS` times over, on buffers from a pool."""
 
     def __init__(self, library: native.NativeLibrary, matrix: Matrix, num_threads: int) -> None:
@@ -109,7 +109,7 @@ class LinearPlan:
         self._plan.run(_step(tokens))
         return self._out[:tokens]
 
-    def __enter__(self) -> "LinearPlan":
+    def __enter__(self) -> "_LinearPlan":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -62,7 +62,7 @@ def load_model(path: Path | str) -> Model:
     """
     start = time.perf_counter()
     path = Path(path)
-    kind = detect_format(path)
+    kind = _detect_format(path)
     checkpoint: Checkpoint
     if kind == "gguf":
         checkpoint = open_gguf(path)
@@ -95,7 +95,7 @@ def load_model(path: Path | str) -> Model:
 def load_tokenizer(path: Path | str) -> tuple[Tokenizer, ChatTemplate | None, ModelConfig]:
     """Tokenizer, chat template and configuration, without touching or mapping any weight."""
     path = Path(path)
-    if detect_format(path) == "gguf":
+    if _detect_format(path) == "gguf":
         metadata = read_gguf_header(path).metadata
         config = _config_from_gguf(path, metadata)[1]
         tokenizer, template = _text_from_gguf(path, metadata)
@@ -107,7 +107,7 @@ def load_tokenizer(path: Path | str) -> tuple[Tokenizer, ChatTemplate | None, Mo
     return tokenizer, template, config
 
 
-def detect_format(path: Path) -> Format:
+def _detect_format(path: Path) -> Format:
     """By content, not by name: a file that starts with GGUF's magic number, a folder, or a `.safetensors` file."""
     if path.is_dir():
         return "safetensors"

@@ -26,6 +26,7 @@ from aie_engine.local import LocalEngine
 from aie_engine.params import SamplingParams
 from aie_engine.protocol import EngineClient, EngineInfo
 from aie_engine.requests import ErrorInfo, FinishReason, GenerateRequest, TokenEvent, TokenLogprobs
+from aie_engine.sizing import available_cores
 from aie_engine.start import start_engine
 from aie_engine.stats import EngineStats
 from aie_engine.streams import TokenStream
@@ -57,6 +58,7 @@ __all__ = [
     "TokenStream",
     "UnsupportedOpError",
     "WorkerEngine",
+    "available_cores",
     "build_engine",
     "demo_model",
     "load_text_model",

@@ -20,7 +20,17 @@ from pathlib import Path
 from aie_tensor.errors import NativeUnavailableError
 from aie_tensor.paths import cache_dir
 
-__all__ = ["Compiler", "build", "find_compilers"]
+__all__ = [
+    "Compiler",
+    "build",
+    "cache_key",
+    "compile_once",
+    "cpu_identity",
+    "find_compilers",
+    "source_files",
+    "target_flags",
+    "writable_folder",
+]
 
 SOURCE_DIR = Path(__file__).parent / "src"
 BASE_FLAGS = (

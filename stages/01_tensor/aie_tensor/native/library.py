@@ -15,7 +15,7 @@ from aie_tensor.errors import NativeUnavailableError
 from aie_tensor.native.build import Compiler, build
 from aie_tensor.native.structs import MIRRORED, OP_NAMES, PlanSpecC, StepC
 
-__all__ = ["NativeLibrary", "load"]
+__all__ = ["NativeLibrary", "load", "pointer"]
 
 F32Array = npt.NDArray[np.float32]
 

@@ -22,7 +22,7 @@ from aie_tensor.native.packed import PackedMatrix
 from aie_tensor.native.structs import FORMATS, OP_NAMES, OpC, PackedMatrixC, PlanSpecC, StepC
 from aie_tensor.quant import Matrix
 
-__all__ = ["Buffer", "KVLayout", "Plan", "PlanBuilder", "StepArrays"]
+__all__ = ["Buffer", "KVLayout", "Limits", "Plan", "PlanBuilder", "StepArrays"]
 
 F32Array = npt.NDArray[np.float32]
 I32Array = npt.NDArray[np.int32]
