@@ -36,7 +36,7 @@ class Rig:
         return np.random.default_rng(0).permutation(NUM_BLOCKS).reshape(4, 16)[sequence].tolist()
 
     def run(self, *chunks: tuple[int, int, Sequence[int]], every_row: bool = False) -> np.ndarray:
-        """Logits [R,V] of chunks (sequence, start, token ids), of the last token of each or of every token."""
+        """Logits [R, V] of chunks (sequence, start, token ids), of the last token of each or of every token."""
         batch = StepBatch.pack([BatchChunk(ids, start, self.table(s), samples=True) for s, start, ids in chunks])
         if every_row:
             batch = replace(batch, logit_rows=np.arange(batch.num_tokens, dtype=np.int32))
@@ -123,7 +123,7 @@ def assert_unchanged(kernels: str, found: np.ndarray, expected: np.ndarray) -> N
 
 
 def plain_llama(model: Model, ids: Sequence[int]) -> np.ndarray:
-    """Logits [T,V] of a Llama from its formula and the folder's tensors: no parser, graph or cache of ours."""
+    """Logits [T, V] of a Llama from its formula and the folder's tensors: no parser, graph or cache of ours."""
     tensors = load_file(model.path / "model.safetensors")
     config, positions = model.config, np.arange(len(ids))
     heads, kv_heads, size = config.num_heads, config.num_kv_heads, config.head_dim

@@ -41,7 +41,7 @@ def kv_bytes_per_token(config: KVShape) -> int:
 
 
 class KVCache:
-    """Keys and values of every layer, as two arrays [L,P,G,A,D] of float32 from the memory pool.
+    """Keys and values of every layer, as two arrays [L, P, G, A, D] of float32 from the memory pool.
 
     The pool gives untouched zero pages, so the cache occupies physical memory only as far as it has ever been used.
     """
@@ -66,17 +66,17 @@ class KVCache:
         return -(-num_tokens // self.block_size)
 
     def store(self, layer: int, table: Int32Array, positions: Int32Array, k: Float32Array, v: Float32Array) -> None:
-        """Write k and v [T,G,D] of one sequence's tokens at `positions` [T]; `table` is its block table."""
+        """Write k and v [T, G, D] of one sequence's tokens at `positions` [T]; `table` is its block table."""
         blocks, offsets = table[positions // self.block_size], positions % self.block_size
         self.k[layer, blocks, :, offsets] = k
         self.v[layer, blocks, :, offsets] = v
 
     def gather(self, layer: int, table: Int32Array, num_tokens: int) -> tuple[Float32Array, Float32Array]:
-        """The first `num_tokens` keys and values of one sequence, contiguous: two arrays [num_tokens,G,D]."""
+        """The first `num_tokens` keys and values of one sequence, contiguous: two arrays [num_tokens, G, D]."""
         blocks = table[: self.blocks_for(num_tokens)]
 
         def flat(cache: Float32Array) -> Float32Array:
-            paged: Float32Array = cache[layer, blocks].transpose(0, 2, 1, 3)  # [blocks,A,G,D]
+            paged: Float32Array = cache[layer, blocks].transpose(0, 2, 1, 3)  # [blocks, A, G, D]
             return paged.reshape(-1, *paged.shape[2:])[:num_tokens]
 
         return flat(self.k), flat(self.v)

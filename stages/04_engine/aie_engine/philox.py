@@ -21,7 +21,7 @@ _ROUNDS = 10
 
 
 def philox4x32(counter: UInt64Array, key: UInt64Array) -> UInt64Array:
-    """Scramble counters [N,4] under keys [N,2] → [N,4]; words of 32 bits, held in 64 for their products."""
+    """Scramble counters [N, 4] under keys [N, 2] → [N, 4]; words of 32 bits, held in 64 for their products."""
     c0, c1, c2, c3 = counter.T
     k0, k1 = key.T
     for _ in range(_ROUNDS):

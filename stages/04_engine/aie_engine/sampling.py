@@ -45,7 +45,7 @@ class SampleOutput:
 
 
 def numpy_argmax(logits: Float32Array) -> Int32Array:
-    """Index of each row's first largest, or first NaN where there is one: [R,V] → [R]."""
+    """Index of each row's first largest, or first NaN where there is one: [R, V] → [R]."""
     best: Int32Array = np.argmax(logits, axis=1).astype(np.int32)
     return best
 
@@ -57,7 +57,7 @@ def sample(
     *,
     argmax: ArgmaxRows = numpy_argmax,
 ) -> SampleOutput:
-    """Choose one token for each row of `logits` [R,V].
+    """Choose one token for each row of `logits` [R, V].
 
     positions: [R] the position that the token will take in its sequence. With the request's seed it decides the draw,
     so that the same seed gives the same text alone or in any batch. Rows that draw must have a seed.

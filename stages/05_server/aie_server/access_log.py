@@ -24,6 +24,7 @@ class AccessRecord:
 
 
 def log_access(record: AccessRecord) -> None:
+    """Write the line, if anybody wants it."""
     if _log.isEnabledFor(logging.INFO):
         # %r where a client chose the text, so that nothing in it can forge a line
         _log.info(

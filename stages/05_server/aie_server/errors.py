@@ -1,18 +1,18 @@
 """Errors that stage 5 adds to the tree of `aie_tensor.errors`, and how any error looks on the wire.
 
-AieError
-├── InvalidInputError                 400
-│   ├── UnsupportedFieldError         400   a known field of the API that this server cannot honour yet
-│   ├── ContextLengthError            400   prompt and answer do not fit into the model's context
-│   ├── UnauthorizedError             401
-│   ├── ModelNotFoundError            404
-│   └── RouteError                    404, 405
-├── FramingError                      400…505   bytes that are not an HTTP request we accept (http/framing.py)
-├── ServerDrainingError               503   shutting down: another replica will answer
-├── DeadlineExceededError             504
-├── GenerationError                   (as the engine says)
-└── EnvironmentLacksError
-    └── AddressInUseError             500  exit 3
+    AieError                                    (from aie_tensor, through aie_engine)
+    ├── InvalidInputError
+    │   ├── UnsupportedFieldError  400  exit 2   a known field of the API that this server cannot honour yet
+    │   ├── ContextLengthError     400  exit 2   prompt and answer do not fit into the model's context
+    │   ├── UnauthorizedError      401  exit 2   no API key, or an unknown one
+    │   ├── ModelNotFoundError     404  exit 2   no model of this name is served
+    │   └── RouteError        404, 405  exit 2   no such path, or not with this method
+    ├── FramingError           400…505  exit 1   bytes that are not an HTTP request we accept (http/framing.py)
+    ├── ServerDrainingError        503  exit 1   shutting down: another replica will answer
+    ├── DeadlineExceededError      504  exit 1   the request took longer than the gate allows
+    ├── GenerationError                 exit 1   the engine ended the request; status and code as the engine says
+    └── EnvironmentLacksError
+        └── AddressInUseError      500  exit 3   the port is taken, or needs privileges
 """
 
 import math
@@ -43,15 +43,21 @@ class UnsupportedFieldError(InvalidInputError):
 
 
 class ContextLengthError(InvalidInputError):
+    """Prompt and answer do not fit into the model's context; the message has limit and counts."""
+
     code = "context_length_exceeded"
 
 
 class UnauthorizedError(InvalidInputError):
+    """No API key came, or one that is not known."""
+
     status = 401
     code = "invalid_api_key"
 
 
 class ModelNotFoundError(InvalidInputError):
+    """No model of this name is served; the message lists those that are."""
+
     status = 404
     code = "model_not_found"
 
@@ -70,6 +76,8 @@ class RouteError(InvalidInputError):
 
 
 class ServerDrainingError(AieError):
+    """Shutdown has begun. `retry_after_s` is in seconds."""
+
     status = 503
     code = "server_draining"
 
@@ -79,6 +87,8 @@ class ServerDrainingError(AieError):
 
 
 class DeadlineExceededError(AieError):
+    """The request was not done within the gate's deadline."""
+
     status = 504
     code = "deadline_exceeded"
 
@@ -97,6 +107,8 @@ class GenerationError(AieError):
 
 
 class AddressInUseError(EnvironmentLacksError):
+    """The port is taken, or needs privileges that this process lacks."""
+
     code = "address_in_use"
 
 

@@ -46,6 +46,8 @@ class Tokenizer(Protocol):
 
 
 class ChatTemplate(Protocol):
+    """Messages into the one text that the model was trained to continue."""
+
     def render(
         self,
         messages: Sequence[Mapping[str, object]],

@@ -54,7 +54,7 @@ class Lowering:
         self._builder.rms_norm(self._buffer(x), self._vector(weight), _attrs(node)["eps"], out, rows=self._rows(node))
 
     def _linear(self, node: Node, residual: str | None = None) -> None:
-        """x [T,K], weights [N,K], biases [N] or none → [T, ΣN]."""
+        """x [T, K], weights [N, K], biases [N] or none → [T, ΣN]."""
         parameters = [name for name in node.inputs[1:] if name in self._weights]
         biases = [self._vector(name) for name in parameters if len(self._weights[name].shape) == 1]
         self._builder.linear(

@@ -63,7 +63,7 @@ class NativeExecutor:
         self._logits = self._view(graph.outputs[-1])
 
     def run(self, batch: StepBatch) -> Float32Array:
-        """Logits [R,V] of `batch.logit_rows`, in the executor's own memory: valid until the next run."""
+        """Logits [R, V] of `batch.logit_rows`, in the executor's own memory: valid until the next run."""
         assert batch.num_rows <= self._max_rows, f"{batch.num_rows} rows, but room for {self._max_rows}"
         self._plan.run(
             StepArrays(
@@ -78,7 +78,7 @@ class NativeExecutor:
         return self._logits[: batch.num_rows]
 
     def argmax_rows(self, logits: Float32Array) -> Int32Array:
-        """Index of each row's first largest, or first NaN where there is one: [R,V] → [R]."""
+        """Index of each row's first largest, or first NaN where there is one: [R, V] → [R]."""
         return self._lib.argmax_rows(logits)
 
     def profile(self) -> list[tuple[str, int, int]]:

@@ -48,7 +48,7 @@ class NumpyExecutor:
                 raise UnsupportedOpError(node.name, node.op, self.kernels)
 
     def run(self, batch: StepBatch) -> Float32Array:
-        """Logits [R,V] of `batch.logit_rows`; stores the step's keys and values in the cache."""
+        """Logits [R, V] of `batch.logit_rows`; stores the step's keys and values in the cache."""
         values: dict[str, Any] = {"token_ids": batch.token_ids, "positions": batch.positions}
         for node in self._nodes:
             inputs = [self._weights[name] if name in self._weights else values[name] for name in node.inputs]
@@ -57,7 +57,7 @@ class NumpyExecutor:
         return logits
 
     def argmax_rows(self, logits: Float32Array) -> Int32Array:
-        """Index of each row's first largest, or first NaN where there is one: [R,V] → [R]."""
+        """Index of each row's first largest, or first NaN where there is one: [R, V] → [R]."""
         return numpy_argmax(logits)
 
     def close(self) -> None:
@@ -67,37 +67,37 @@ class NumpyExecutor:
     # Operators. `inputs` are the node's inputs in order: arrays, and weights as `Matrix`.
 
     def _embedding(self, node: Node, inputs: list[Any], batch: StepBatch) -> Float32Array:
-        token_ids, table = inputs  # [T], [V,C]
+        token_ids, table = inputs  # [T], [V, C]
         return ops.embedding(token_ids, table)
 
     def _rms_norm(self, node: Node, inputs: list[Any], batch: StepBatch) -> Float32Array:
-        x, _ = inputs  # [T,C], [C]
+        x, _ = inputs  # [T, C], [C]
         return ops.rms_norm(x, self._expand(node.inputs[1]), _attrs(node)["eps"])
 
     def _linear(self, node: Node, inputs: list[Any], batch: StepBatch) -> Float32Array:
-        """x [T,K] through one or more weights [N,K], results side by side: [T, ΣN]. 1-D inputs are biases."""
+        """x [T, K] through one or more weights [N, K], results side by side: [T, ΣN]. 1-D inputs are biases."""
         return self._project(inputs[0], node.inputs[1:])
 
     def _linear_add(self, node: Node, inputs: list[Any], batch: StepBatch) -> Float32Array:
-        """x [T,K], W [N,K], residual [T,N] → x·Wᵀ + residual [T,N]."""
+        """x [T, K], W [N, K], residual [T, N] → x·Wᵀ + residual [T, N]."""
         projected = self._project(inputs[0], node.inputs[1:-1])
         projected += inputs[-1]
         return projected
 
     def _swiglu(self, node: Node, inputs: list[Any], batch: StepBatch) -> Float32Array:
-        """silu(x·gate) · (x·up): x [T,C], both weights [F,C] → [T,F]."""
+        """silu(x·gate) · (x·up): x [T, C], both weights [F, C] → [T, F]."""
         x, (gate, up) = inputs[0], node.inputs[1:]
         activated = ops.silu(self._project(x, [gate]))
         activated *= self._project(x, [up])
         return activated
 
     def _rope(self, node: Node, inputs: list[Any], batch: StepBatch) -> Float32Array:
-        x, positions = inputs  # [T,H*D], [T]
+        x, positions = inputs  # [T, H*D], [T]
         attrs = _attrs(node)
         return _rotate(x, positions, attrs["num_heads"], attrs)
 
     def _rope_attention(self, node: Node, inputs: list[Any], batch: StepBatch) -> Float32Array:
-        qkv, positions = inputs  # [T,(H+2G)*D], [T]
+        qkv, positions = inputs  # [T, (H+2G)*D], [T]
         attrs = _attrs(node)
         num_heads, num_kv_heads, head_dim = attrs["num_heads"], attrs["num_kv_heads"], attrs["head_dim"]
         q, k, v = np.split(qkv, [num_heads * head_dim, (num_heads + num_kv_heads) * head_dim], axis=1)
@@ -106,7 +106,7 @@ class NumpyExecutor:
         return self._attention(node, [q, k, v], batch)
 
     def _attention(self, node: Node, inputs: list[Any], batch: StepBatch) -> Float32Array:
-        """q [T,H*D], k and v [T,G*D] → [T,H*D]: each sequence stores its k and v, then looks at all it has stored."""
+        """q [T, H*D], k and v [T, G*D] → [T, H*D]: each sequence stores its k and v, then looks at all it has."""
         attrs = _attrs(node)
         layer, head_dim = attrs["layer"], attrs["head_dim"]
         q, k, v = (x.reshape(len(x), -1, head_dim) for x in inputs)
@@ -131,7 +131,7 @@ class NumpyExecutor:
         return total
 
     def _select_rows(self, node: Node, inputs: list[Any], batch: StepBatch) -> Float32Array:
-        """x [T,C] → [R,C]: the rows whose logits are wanted."""
+        """x [T, C] → [R, C]: the rows whose logits are wanted."""
         rows: Float32Array = inputs[0][batch.logit_rows]
         return rows
 

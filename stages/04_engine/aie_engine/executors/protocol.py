@@ -24,11 +24,11 @@ class Executor(Protocol):
     def kernels(self) -> KernelKind: ...
 
     def run(self, batch: StepBatch) -> Float32Array:
-        """Logits [R,V] of `batch.logit_rows`. The array belongs to the executor and is valid until the next run."""
+        """Logits [R, V] of `batch.logit_rows`. The array belongs to the executor and is valid until the next run."""
         ...
 
     def argmax_rows(self, logits: Float32Array) -> Int32Array:
-        """Index of each row's first largest, or first NaN where there is one: [R,V] → [R]."""
+        """Index of each row's first largest, or first NaN where there is one: [R, V] → [R]."""
         ...
 
     def close(self) -> None:

@@ -9,3 +9,5 @@ generation   token ids → engine → deltas, with admission, deadline, cancella
 wire         deltas → OpenAI's objects and server-sent events
 chat, completions, tokenize, models, status   the endpoints
 """
+
+__all__: list[str] = []

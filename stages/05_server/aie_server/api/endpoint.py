@@ -18,4 +18,5 @@ def begin(request: Request, models: ModelTable) -> tuple[Fields, ServedModel]:
 
 
 def find_model(fields: Fields, models: ModelTable) -> ServedModel:
+    """The model that the field `model` names, or the first. Raises `ModelNotFoundError` (404)."""
     return models.find(fields.text("model"))

@@ -9,6 +9,8 @@ __all__ = ["ModelEndpoint", "ModelsEndpoint"]
 
 
 class ModelsEndpoint:
+    """All models, the default one first."""
+
     def __init__(self, models: ModelTable) -> None:
         self._models = models
 

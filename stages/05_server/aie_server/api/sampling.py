@@ -53,6 +53,7 @@ def parse_max_tokens(fields: Fields) -> int | None:
 
 
 def parse_output_options(fields: Fields, config: ServerConfig, *, with_logprobs: bool) -> OutputOptions:
+    """Stop strings, and what of the tokens becomes text."""
     return OutputOptions(
         stop=fields.strings("stop", max_length=config.max_stop_strings, max_chars=config.max_stop_chars),
         include_stop=fields.flag("include_stop_str_in_output", False),
@@ -62,6 +63,7 @@ def parse_output_options(fields: Fields, config: ServerConfig, *, with_logprobs:
 
 
 def parse_stream_options(fields: Fields) -> StreamOptions:
+    """`stream`, and `stream_options`, which OpenAI allows only beside it."""
     stream = fields.flag("stream", False)
     options = fields.object("stream_options")
     if options is None:

@@ -50,10 +50,12 @@ class HealthEndpoint:
 
 
 def metrics_endpoint(registry: Metrics) -> Callable[[Request], Response]:
+    """Everything in `registry`, in Prometheus' text format."""
     return lambda _: Response(registry.render().encode(), content_type=CONTENT_TYPE)
 
 
 def version_endpoint(_: Request) -> Response:
+    """Versions of aie and Python."""
     return json_response({"version": _version(), "python": platform.python_version()})
 
 

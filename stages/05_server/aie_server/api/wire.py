@@ -62,6 +62,7 @@ def event(value: object) -> bytes:
 
 
 def usage_object(usage: Usage) -> dict[str, object]:
+    """OpenAI's `usage`."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,

@@ -53,4 +53,5 @@ Handler = Callable[[Request], Response | StreamingResponse]
 
 
 def json_response(value: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """`value` encoded as JSON."""
     return Response(_encoder.encode(value), status, headers=headers or {})
