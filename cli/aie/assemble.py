@@ -11,7 +11,6 @@ from pathlib import Path
 from aie.console import note, pull_progress
 from aie.settings import ServeSettings, parse_bytes
 from aie_engine import (
-    EngineClient,
     EngineConfig,
     EnvironmentLacksError,
     InvalidInputError,
@@ -33,7 +32,17 @@ class Service:
 
     server: Server
     gate: AdmissionGate
-    engines: list[EngineClient]
+    engines: list[GuardedEngine]
+
+    def begin_drain(self) -> None:
+        """Nothing new from now on; what was begun goes on."""
+        self.gate.begin_drain()
+        self.server.begin_drain()
+
+    def in_progress(self) -> int:
+        """Requests that would be cut off by `close`. The gate forgets a request when its last token is known, the
+        server when its last byte has left."""
+        return max(self.gate.in_flight, self.server.num_busy_connections)
 
     def close(self) -> None:
         self.server.close()
@@ -82,7 +91,7 @@ def build_service(settings: ServeSettings, *, report: Callable[[str], None] = no
     names = [name for name, _ in paths]
     if len(set(names)) != len(names):
         raise InvalidInputError(f"Two models would be served under one name: {', '.join(names)}.")
-    engines: list[EngineClient] = []
+    engines: list[GuardedEngine] = []
     try:
         models = []
         for name, path in paths:
@@ -105,7 +114,7 @@ def build_service(settings: ServeSettings, *, report: Callable[[str], None] = no
         raise
 
 
-def _guarded_engine(config: EngineConfig, settings: ServeSettings, report: Callable[[str], None]) -> EngineClient:
+def _guarded_engine(config: EngineConfig, settings: ServeSettings, report: Callable[[str], None]) -> GuardedEngine:
     reliability = _reliability(settings)
     supervised = SupervisedEngine(
         lambda: start_engine(config, settings.workers, report),
@@ -124,8 +133,8 @@ def _reliability(settings: ServeSettings) -> ReliabilityConfig:
     )
 
 
-def _engines_ready(engines: list[EngineClient]) -> tuple[bool, str]:
-    dead = [engine.info.model_name for engine in engines if not engine.is_alive]
+def _engines_ready(engines: list[GuardedEngine]) -> tuple[bool, str]:
+    dead = [engine.info.model_name for engine in engines if not (engine.is_alive and engine.takes_requests)]
     return (False, f"the engine of {', '.join(dead)} is not available") if dead else (True, "ready")
 
 

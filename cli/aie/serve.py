@@ -114,7 +114,7 @@ def _run(settings: "ServeSettings") -> None:
     set_up_logging(settings.log_level)
     started_s = time.monotonic()
     service = build_service(settings)
-    drain = Drain(service.gate.begin_drain, lambda: service.gate.in_flight, grace_s=settings.grace_s)
+    drain = Drain(service.begin_drain, service.in_progress, grace_s=settings.grace_s)
     drain.install()
     try:
         service.server.start()
@@ -124,11 +124,10 @@ def _run(settings: "ServeSettings") -> None:
                 f"{info.model_name}: {info.kernels} kernels, {info.num_threads} threads, contexts of up to "
                 f"{info.max_seq_len} tokens, KV cache for {info.num_kv_blocks * info.block_size} tokens"
             )
-        host, port = service.server.address
-        note(f"Ready after {time.monotonic() - started_s:.1f} s on http://{host}:{port} (Ctrl-C to stop)")
+        note(f"Ready after {time.monotonic() - started_s:.1f} s on {service.server.url} (Ctrl-C to stop)")
         drain.wait()
         note(
-            f"Draining: {service.gate.in_flight} requests in flight get up to {settings.grace_s:g} s. "
+            f"Draining: {service.in_progress()} requests in flight get up to {settings.grace_s:g} s. "
             "A second signal ends at once."
         )
         left = drain.run()

@@ -1,5 +1,6 @@
 """Slow, absent, crowding and departing clients; draining and closing."""
 
+import contextlib
 import errno
 import logging
 import socket
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aie_engine import EnvironmentLacksError, InvalidInputError
+from aie_engine import EnvironmentLacksError, InvalidInputError, TokenEvent, TokenStream
 from aie_server import AddressInUseError, HttpLimits, ServedModel, Server, ServerConfig
 
 WAIT_S = 5.0
@@ -117,6 +118,59 @@ def test_client_that_hangs_up_in_mid_stream_is_noticed(harness: Any, make_engine
     assert 'finished_reason="cancelled"} 1' in server.metrics.render()
 
 
+class BreathlessStream(TokenStream):
+    """A token is always there already, so its reader never waits, until the request is cancelled."""
+
+    __slots__ = ("is_over",)
+
+    def __init__(self, request_id: str, cancel: Any) -> None:
+        super().__init__(request_id, cancel)
+        self.is_over = threading.Event()
+
+    def get(self, timeout_s: float | None = None) -> TokenEvent:
+        return TokenEvent(self.request_id, (97,), finish_reason="cancelled" if self.is_over.is_set() else None)
+
+    def cancel(self) -> None:
+        self.is_over.set()
+
+
+@pytest.mark.parametrize("hang_up", [socket.socket.close, lambda sock: sock.shutdown(socket.SHUT_WR)])
+@pytest.mark.parametrize("stream", [False, True])
+def test_hang_up_is_noticed_however_fast_the_tokens_come(
+    harness: Any, make_engine: Any, stream: bool, hang_up: Any
+) -> None:
+    """Without a stream nothing is written that could fail, and a client that closed only its sending side takes what is
+    written."""
+    engine = make_engine()
+    made: list[BreathlessStream] = []
+
+    def submit(request: Any) -> TokenStream:
+        made.append(BreathlessStream(request.request_id, engine.cancel))
+        return made[-1]
+
+    engine.submit = submit
+    server = harness.serve(engine, config=config())
+    client = harness.connect().post("/v1/completions", {"prompt": "hi", "stream": stream, "max_tokens": 200})
+    wait_until(lambda: made)
+    reader = threading.Thread(target=lambda: drain_socket(client.sock))
+    if stream:
+        reader.start()
+    hang_up(client.sock)
+    try:
+        assert made[0].is_over.wait(WAIT_S), "the request went on for nobody"
+    finally:
+        made[0].cancel()
+        if stream:
+            reader.join()
+    wait_until(lambda: 'finished_reason="cancelled"} 1' in server.metrics.render())
+
+
+def drain_socket(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while sock.recv(1 << 16):
+            pass
+
+
 @pytest.mark.parametrize("sent", [
     b"", b"GET", b"GET / HTTP/1.1\r\nHost: t\r\n\r\n", b"junk\r\n\r\n",
     b"POST /tokenize HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\n{",
@@ -212,6 +266,26 @@ def test_drain_and_close_cut_no_answer(harness: Any, make_engine: Any) -> None:
         answer = client.answer()
         assert answer.status == 200 and b"a" in answer.body
         stopping.join()
+
+
+def test_connection_is_busy_until_the_last_byte_of_its_answer_has_left(harness: Any, make_engine: Any) -> None:
+    """The gate forgets a request when its last token is known; whoever closes the server then would cut the answer of a
+    client that reads slowly."""
+    engine = make_engine(max_seq_len=1 << 20)
+    server = harness.serve(engine, config=config(send_buffer_bytes=4096))
+    idle = harness.connect().get("/version")
+    assert idle.answer().status == 200
+    wait_until(lambda: server.num_busy_connections == 0)
+    client = harness.connect()
+    client.post("/v1/completions", {"prompt": "hi", "max_tokens": 800_000})
+    engine.emit("ä" * 400_000, finish_reason="length")
+    client.head()
+    server.begin_drain()
+    assert idle.is_closed_by_peer()  # what is idle ends at once
+    assert server.num_busy_connections == 1
+    assert 'finished_reason="length"} 1' in server.metrics.render()
+    drain_socket(client.sock)
+    wait_until(lambda: server.num_busy_connections == 0)
 
 
 def test_drain_gives_up_at_its_deadline_and_close_ends_the_rest(harness: Any, make_engine: Any) -> None:

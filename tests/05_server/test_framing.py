@@ -57,3 +57,15 @@ def test_origin_and_absolute_form(target: str, path: str) -> None:
 def test_keep_alive(version: str, connection: str | None, keep_alive: bool) -> None:
     extra = f"\r\nConnection: {connection}" if connection else ""
     assert parse_head(f"GET / HTTP/{version}\r\nHost: h{extra}".encode(), LIMITS).keep_alive is keep_alive
+
+
+@pytest.mark.parametrize("value", [b" " * 30_000, b"a " * 15_000, b"\t" * 30_000])
+def test_the_time_for_a_refusal_does_not_explode_with_the_blanks_in_a_header(value: bytes) -> None:
+    """A head of full size takes microseconds per kilobyte; a pattern that backtracks would take hours, and the time-out
+    of the suite ends the test."""
+    with pytest.raises(FramingError) as caught:
+        parse_head(b"GET / HTTP/1.1\r\nHost: a\r\nA:" + value + b"\x01", LIMITS)
+    assert caught.value.code == "bad_header"
+    assert parse_head(b"GET / HTTP/1.1\r\nHost: a\r\nA:" + value + b"x \t", LIMITS).headers["a"] == (
+        value.lstrip(b" \t") + b"x"
+    ).decode()

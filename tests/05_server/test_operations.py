@@ -1,6 +1,8 @@
 """What operators see: health, metrics, version, routes, keys, models, access log; and tokenizing."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -190,7 +192,7 @@ def test_access_log_has_one_line_that_nobody_can_forge(harness: Any, caplog: pyt
     assert "GET '/x%0aY' 404" in line and line.endswith(" abc") and "secret" not in line
 
 
-def test_gate_hears_who_asks_for_how_much(harness: Any) -> None:
+def test_gate_is_asked_before_anything_is_tokenized(harness: Any) -> None:
     asked: list[Any] = []
 
     class Recorder:
@@ -210,13 +212,39 @@ def test_gate_hears_who_asks_for_how_much(harness: Any) -> None:
         code = "rate_limited"
         retry_after_s = 0.2
 
+    def encode(*_: object, **__: object) -> list[int]:
+        raise AssertionError("a request that is refused must not cost a tokenization")
+
     harness.serve(gate=Recorder())
-    answer = harness.complete(["ab", "c"], max_tokens=5)
-    assert (answer.status, answer.headers["Retry-After"], answer.error["type"]) == (429, "1", "rate_limit_error")
-    (request,) = asked
-    assert (request.client_key, request.path, request.prompt_tokens, request.max_tokens) == (
-        "127.0.0.1", "/v1/completions", 3, 10)
+    harness.text.tokenizer.encode = encode
+    for answer in (harness.complete(["ab", "c"]), harness.chat()):
+        assert (answer.status, answer.headers["Retry-After"], answer.error["type"]) == (429, "1", "rate_limit_error")
+    assert [(request.client_key, request.path) for request in asked] == [
+        ("127.0.0.1", "/v1/completions"), ("127.0.0.1", "/v1/chat/completions")]
     assert harness.engine.requests == []
+
+
+@pytest.mark.parametrize("prompt", ["x" * 300, [1] * 300, ""])
+def test_prompt_that_is_found_wrong_behind_the_gate_leaves_it(harness: Any, prompt: object) -> None:
+    inside: list[str] = []
+
+    class Counter:
+        default_deadline_s = None
+
+        @contextmanager
+        def admit(self, request: Any) -> Iterator[None]:
+            inside.append(request.path)
+            try:
+                yield
+            finally:
+                inside.pop()
+
+        def ready(self) -> tuple[bool, str]:
+            return True, ""
+
+    harness.serve(gate=Counter())
+    assert harness.complete(prompt).status == 400
+    assert inside == []
 
 
 def test_tokenize_counts_what_no_context_could_hold(harness: Any) -> None:

@@ -1,6 +1,8 @@
 """First signal drains, second leaves; the grace time bounds the wait."""
 
 import signal
+import sys
+import threading
 
 from aie_reliability import Drain
 
@@ -40,3 +42,22 @@ def test_second_signal_leaves_at_once(clock):
     assert log == []
     drain.on_signal(signal.SIGTERM)
     assert log == [128 + signal.SIGTERM]
+
+
+def test_a_signal_may_interrupt_the_wait_at_any_line(clock):
+    """The handler runs in the thread that waits, between any two of its steps: a lock that both take would be for
+    ever."""
+    drain, _ = make(clock, lambda: 0)
+
+    def interrupt(_frame, _event, _argument):
+        drain.on_signal(signal.SIGTERM)
+        return interrupt
+
+    def wait():
+        sys.settrace(interrupt)
+        drain.wait()
+
+    waiter = threading.Thread(target=wait, daemon=True)
+    waiter.start()
+    waiter.join(5)
+    assert not waiter.is_alive()

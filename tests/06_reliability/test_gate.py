@@ -5,7 +5,7 @@ import pytest
 from aie_reliability import AdmissionGate, DrainingError, OverloadedError, RateLimitedError, ReliabilityConfig
 from aie_server import AdmitRequest
 
-REQUEST = AdmitRequest(client_key="a", path="/v1/completions", prompt_tokens=5, max_tokens=3)
+REQUEST = AdmitRequest(client_key="a", path="/v1/completions")
 
 
 def test_bounded_in_flight(clock):

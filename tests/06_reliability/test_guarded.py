@@ -23,7 +23,8 @@ def test_error_events_open_the_circuit_and_submit_fails_fast(guarded, engine, re
     engine.events = [FAULT]
     for _ in range(2):
         assert run(guarded, request_of)[-1].finish_reason == "error"
-    assert not guarded.is_alive
+    assert not guarded.takes_requests
+    assert guarded.is_alive  # what it is computing goes on
     with pytest.raises(CircuitOpenError):
         guarded.submit(request_of())
 
@@ -32,7 +33,7 @@ def test_after_recovery_one_good_answer_closes_it(guarded, engine, clock, reques
     engine.events = [FAULT]
     run(guarded, request_of), run(guarded, request_of)
     clock.advance(30)
-    assert guarded.is_alive  # else readiness would keep the probe away
+    assert guarded.takes_requests  # else readiness would keep the probe away
     engine.events = [TOKEN, DONE]
     run(guarded, request_of)
     assert guarded.breaker.state is BreakerState.CLOSED

@@ -13,12 +13,11 @@ class AdmitRequest:
 
     client_key: str
     path: str
-    prompt_tokens: int
-    max_tokens: int
 
 
 class Gate(Protocol):
-    """Asked once per request, after it was found valid and before it reaches the engine."""
+    """Asked once per request: after its fields were found valid, and before anything expensive is done for it, which
+    tokenizing a long prompt is already. A refusal has to be cheap, or an avalanche of them brings the server down."""
 
     @property
     def default_deadline_s(self) -> float | None:

@@ -81,12 +81,21 @@ class Server:
         self.start()
         self._finished.wait()
 
-    def drain(self, timeout_s: float) -> bool:
-        """Refuse new generations with 503, report not ready, and wait for those in progress. True if all of them
-        ended."""
-        deadline = time.monotonic() + timeout_s
+    @property
+    def num_busy_connections(self) -> int:
+        """Connections with a request in progress, from its first byte to the last byte of its answer."""
+        return self._listener.num_busy_connections
+
+    def begin_drain(self) -> None:
+        """From now on new generations are refused with 503, `/health` says not ready, and every connection ends with
+        the request that it is at."""
         self._drain_gate.close()
         self._listener.hang_up_idle()
+
+    def drain(self, timeout_s: float) -> bool:
+        """`begin_drain`, and wait for what is in progress. True if all of it ended."""
+        deadline = time.monotonic() + timeout_s
+        self.begin_drain()
         is_empty = self._drain_gate.wait_until_empty(timeout_s)
         return self._listener.wait_until_idle(deadline - time.monotonic()) and is_empty  # the last answers leave, too
 

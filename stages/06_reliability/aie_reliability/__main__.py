@@ -51,7 +51,7 @@ def _overload(engine: EngineClient, seconds: float) -> None:
         f"{patience_s * 1e3:.0f} ms, twice what a request takes on a calm day.\n"
     )
     gate = AdmissionGate(ReliabilityConfig(max_in_flight=_CLIENTS))
-    request = AdmitRequest(client_key="demo", path="/v1/completions", prompt_tokens=16, max_tokens=_MAX_TOKENS)
+    request = AdmitRequest(client_key="demo", path="/v1/completions")
 
     def guarded() -> AbstractContextManager[object]:
         return gate.admit(request)

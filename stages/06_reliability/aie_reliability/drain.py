@@ -5,8 +5,8 @@ until they end or the grace time is over, then the process exits 0. SIGINT (Ctrl
 """
 
 import os
+import queue
 import signal
-import threading
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -38,7 +38,9 @@ class Drain:
         self._clock = clock
         self._pause = pause
         self._exit_now = exit_now
-        self._asked = threading.Event()
+        # A `threading.Event` has a lock, and a signal that came while the main thread held it in `wait` would lock that
+        # thread out for ever. A SimpleQueue is made for this: its `put` may interrupt its own `get`.
+        self._asked: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._num_signals = 0
 
     def install(self) -> None:
@@ -51,13 +53,17 @@ class Drain:
         self._num_signals += 1
         if self._num_signals > 1:
             self._exit_now(128 + number)
-        self._asked.set()
+        self._asked.put(number)
 
     def wait(self) -> None:
         """Blocks until a signal asks for the end."""
-        # A bounded wait in a loop: an unbounded one would keep Python from running signal handlers on some platforms.
-        while not self._asked.wait(0.5):
-            pass
+        while True:
+            try:
+                # A bounded wait: an unbounded one would keep Python from running signal handlers on some platforms.
+                self._asked.get(timeout=0.5)
+                return
+            except queue.Empty:
+                pass
 
     def run(self) -> int:
         """Drains and returns how many requests were still open when the grace time was over (0: a clean end)."""

@@ -40,8 +40,13 @@ class GuardedEngine:
 
     @property
     def is_alive(self) -> bool:
-        """False while the breaker is open. Half open counts as alive, or no probe would ever come."""
-        return self._engine.is_alive and self.breaker.state is not BreakerState.OPEN
+        """Of the engine alone: what it is computing goes on while the breaker keeps new requests away."""
+        return self._engine.is_alive
+
+    @property
+    def takes_requests(self) -> bool:
+        """False while the breaker is open. Half open counts, or no probe would ever come."""
+        return self.breaker.state is not BreakerState.OPEN
 
     def submit(self, request: GenerateRequest) -> TokenStream:
         permit = self.breaker.acquire()

@@ -26,14 +26,14 @@ class ChatEndpoint:
         logprobs = _parse_logprobs(fields, config)
         output = parse_output_options(fields, config, with_logprobs=logprobs is not None)
         max_tokens = parse_max_tokens(fields)
-        # Everything cheap has been checked; rendering and tokenizing come last.
         sampling_for = parse_sampling(fields, config, vocab_size=model.engine.info.vocab_size, logprobs=logprobs)
-        prompt = chat_prompt(fields, model, config)
-        room = check_context(model, len(prompt), max_tokens, param="messages")
-        if max_tokens is None and config.max_default_chat_tokens is not None:
-            room = min(room, config.max_default_chat_tokens)
         generation = Generation(self._context, model, request, output)
-        generation.open([prompt], sampling_for(room))
+        with generation.admitted():  # everything cheap has been checked; rendering and tokenizing come last
+            prompt = chat_prompt(fields, model, config)
+            room = check_context(model, len(prompt), max_tokens, param="messages")
+            if max_tokens is None and config.max_default_chat_tokens is not None:
+                room = min(room, config.max_default_chat_tokens)
+            generation.submit([prompt], sampling_for(room))
         return Answer(
             Envelope.new("chat", model.name), generation, model.text.tokenizer, stream, logprobs is not None
         ).respond()

@@ -25,15 +25,16 @@ class CompletionsEndpoint:
         output = parse_output_options(fields, config, with_logprobs=logprobs is not None)
         max_tokens = parse_max_tokens(fields)
         sampling_for = parse_sampling(fields, config, vocab_size=model.engine.info.vocab_size, logprobs=logprobs)
-        prompts = completion_prompts(fields, model, config)
-        longest = max(len(prompt) for prompt in prompts)
-        shortest = min(len(prompt) for prompt in prompts)
-        if max_tokens is None:  # a default must not be the reason for a refusal
-            max_tokens = min(config.default_completion_tokens, max(1, model.max_seq_len - longest))
-        check_context(model, shortest, None, param="prompt")
-        check_context(model, longest, max_tokens, param="prompt")
         generation = Generation(self._context, model, request, output)
-        generation.open(prompts, sampling_for(max_tokens))
+        with generation.admitted():
+            prompts = completion_prompts(fields, model, config)
+            longest = max(len(prompt) for prompt in prompts)
+            shortest = min(len(prompt) for prompt in prompts)
+            if max_tokens is None:  # a default must not be the reason for a refusal
+                max_tokens = min(config.default_completion_tokens, max(1, model.max_seq_len - longest))
+            check_context(model, shortest, None, param="prompt")
+            check_context(model, longest, max_tokens, param="prompt")
+            generation.submit(prompts, sampling_for(max_tokens))
         return Answer(
             Envelope.new("completion", model.name), generation, model.text.tokenizer, stream, logprobs is not None
         ).respond()

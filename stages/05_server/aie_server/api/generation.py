@@ -1,7 +1,7 @@
 """From token ids to deltas of text: admission, submission, waiting, cancellation, measurement. The same for both
 endpoints.
 
-A `Generation` holds the gate and one engine request per choice from `open` to `close`. Whatever happens in between
+A `Generation` holds the gate from `admitted` to `close`, and one engine request per choice. Whatever happens in between
 (an error, a client that left, a stop string), `close` cancels what still runs, so that the engine frees its blocks
 within one step.
 """
@@ -9,7 +9,7 @@ within one step.
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -72,6 +72,7 @@ class Generation:
         self._exit = ExitStack()
         self._started_s = time.monotonic()
         self._alive_s = self._started_s  # when the engine was last seen alive
+        self._looked_s = self._started_s  # when somebody last looked whether the client is still there
         self._deadline_s: float | None = None
         self.choices: list[Choice] = []
 
@@ -81,21 +82,25 @@ class Generation:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def open(self, prompts: Sequence[tuple[int, ...]], sampling: SamplingParams) -> None:
-        """Pass the gate and submit every prompt. Raises the gate's and the engine's errors, leaving nothing behind."""
-        num_prompt_tokens = sum(len(prompt) for prompt in prompts)
-        admission = AdmitRequest(
-            self._request.client_key, self._request.head.path, num_prompt_tokens, sampling.max_tokens * len(prompts)
-        )
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Pass the gate, and do within the context what leads to `submit`. Raises the gate's errors; after any error,
+        nothing is left behind."""
         try:
-            self._exit.enter_context(self._context.gate.admit(admission))
+            self._exit.enter_context(
+                self._context.gate.admit(AdmitRequest(self._request.client_key, self._request.head.path))
+            )
             budget_s = self._context.gate.default_deadline_s
             self._deadline_s = None if budget_s is None else self._started_s + budget_s
-            for index, prompt in enumerate(prompts):
-                self._submit(index, prompt, sampling)
+            yield
         except BaseException:
             self.close()
             raise
+
+    def submit(self, prompts: Sequence[tuple[int, ...]], sampling: SamplingParams) -> None:
+        """Every prompt becomes a request of the engine. Raises the engine's errors."""
+        for index, prompt in enumerate(prompts):
+            self._submit(index, prompt, sampling)
 
     def close(self) -> None:
         """Cancel what has not ended and leave the gate. A second call does nothing."""
@@ -137,15 +142,24 @@ class Generation:
 
     def _next_event(self, choice: Choice, wait_s: float) -> TokenEvent | None:
         try:
-            return choice.stream.get(wait_s)
+            event = choice.stream.get(wait_s)
         except TimeoutError:
             if wait_s:
-                self._check_while_waiting()
+                self._check_client(time.monotonic())
+                self._check_engine_and_deadline()
             return None
+        # Tokens may come so fast that nobody ever waits, and nothing is written that could fail.
+        now_s = time.monotonic()
+        if now_s - self._looked_s >= self._context.config.disconnect_poll_s and event.finish_reason is None:
+            self._check_client(now_s)
+        return event
 
-    def _check_while_waiting(self) -> None:
+    def _check_client(self, now_s: float) -> None:
+        self._looked_s = now_s
         if self._request.client_gone():
             raise ClientGoneError
+
+    def _check_engine_and_deadline(self) -> None:
         now_s, config = time.monotonic(), self._context.config
         if self._model.engine.is_alive:
             self._alive_s = now_s

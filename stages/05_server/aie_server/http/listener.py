@@ -61,6 +61,12 @@ class Listener(ThreadingMixIn, TCPServer):
         with self._changed:
             return len(self._connections)
 
+    @property
+    def num_busy_connections(self) -> int:
+        """Those with a request in progress, from its first byte to the last byte of its answer."""
+        with self._changed:
+            return sum(not state.is_idle for _, state in self._connections.values())
+
     def start(self) -> None:
         self._thread = threading.Thread(target=self.serve_forever, args=(_POLL_S,), name="aie-accept", daemon=True)
         self._thread.start()
