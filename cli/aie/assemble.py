@@ -1,7 +1,6 @@
 """Settings become a running service: model files, engines, guards, server, in that order."""
 
 import logging
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from aie_engine import (
     EngineConfig,
     EnvironmentLacksError,
     InvalidInputError,
+    available_cores,
     load_text_model,
     start_engine,
 )
@@ -21,7 +21,7 @@ from aie_loader import KNOWN_MODELS, pull, resolve, served_name
 from aie_reliability import AdmissionGate, CircuitBreaker, GuardedEngine, ReliabilityConfig, SupervisedEngine
 from aie_server import ServedModel, Server, ServerConfig
 
-__all__ = ["DEFAULT_MODEL", "Service", "build_service", "engine_config", "find_model"]
+__all__ = ["DEFAULT_MODEL", "Service", "build_service", "engine_config", "find_model", "set_up_logging"]
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -67,9 +67,7 @@ def engine_config(settings: ServeSettings, path: Path, name: str, *, share: int 
     _refuse_what_is_not_there(settings)
     threads = settings.threads
     if threads is None and share > 1:
-        threads = max(
-            1, len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)) // share
-        )
+        threads = max(1, available_cores() // share)
     return EngineConfig(
         model_path=path,
         model_name=name,

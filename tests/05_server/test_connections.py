@@ -301,15 +301,17 @@ def test_drain_gives_up_at_its_deadline_and_close_ends_the_rest(harness: Any, ma
 
 
 def test_serve_forever_returns_when_closed(harness: Any) -> None:
-    server = harness.serve()
-    thread = threading.Thread(target=server.close)
+    server = Server([ServedModel("fake", harness.engine, harness.text)], port=0)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    server._finished.wait(WAIT_S)
-    thread.join()
+    socket.create_connection(server.address, timeout=WAIT_S).close()
+    assert thread.is_alive()
+    server.close()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
 
 
 def test_port_in_use_is_one_clear_sentence(harness: Any) -> None:
-
     _, port = harness.serve().address
     model = ServedModel("fake", harness.engine, harness.text)
     with pytest.raises(AddressInUseError, match=f"Port {port} .* in use") as caught:

@@ -16,7 +16,6 @@ It may import stage 4 and nothing below it: no kernels, no blocks, no arrays.
 from aie_server.config import HttpLimits, ServerConfig
 from aie_server.errors import (
     AddressInUseError,
-    ContextLengthError,
     DeadlineExceededError,
     GenerationError,
     ModelNotFoundError,
@@ -35,7 +34,6 @@ from aie_server.stopping import StopStringMatcher
 __all__ = [
     "AddressInUseError",
     "AdmitRequest",
-    "ContextLengthError",
     "Counter",
     "DeadlineExceededError",
     "FramingError",

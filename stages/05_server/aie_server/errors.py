@@ -3,7 +3,6 @@
     AieError                                    (from aie_tensor, through aie_engine)
     ├── InvalidInputError
     │   ├── UnsupportedFieldError  400  exit 2   a known field of the API that this server cannot honour yet
-    │   ├── ContextLengthError     400  exit 2   prompt and answer do not fit into the model's context
     │   ├── UnauthorizedError      401  exit 2   no API key, or an unknown one
     │   ├── ModelNotFoundError     404  exit 2   no model of this name is served
     │   └── RouteError        404, 405  exit 2   no such path, or not with this method
@@ -13,6 +12,9 @@
     ├── GenerationError                 exit 1   the engine ended the request; status and code as the engine says
     └── EnvironmentLacksError
         └── AddressInUseError      500  exit 3   the port is taken, or needs privileges
+
+and those of stage 4 that pass through: `RequestTooLongError` (400, also raised here, before the engine is asked),
+`QueueFullError` and `EngineDeadError` (503).
 """
 
 import math
@@ -23,7 +25,6 @@ from aie_engine import AieError, EnvironmentLacksError, ErrorInfo, InvalidInputE
 
 __all__ = [
     "AddressInUseError",
-    "ContextLengthError",
     "DeadlineExceededError",
     "GenerationError",
     "ModelNotFoundError",
@@ -40,12 +41,6 @@ class UnsupportedFieldError(InvalidInputError):
     """The field is part of the API, but ignoring it would change what the answer means, so the request is refused."""
 
     code = "unsupported_parameter"
-
-
-class ContextLengthError(InvalidInputError):
-    """Prompt and answer do not fit into the model's context; the message has limit and counts."""
-
-    code = "context_length_exceeded"
 
 
 class UnauthorizedError(InvalidInputError):

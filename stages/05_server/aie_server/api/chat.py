@@ -15,6 +15,8 @@ __all__ = ["ChatEndpoint"]
 
 
 class ChatEndpoint:
+    """Messages in, one choice out, whole or as events."""
+
     def __init__(self, models: ModelTable, context: GenerationContext) -> None:
         self._models = models
         self._context = context

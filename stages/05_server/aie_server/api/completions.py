@@ -13,6 +13,8 @@ __all__ = ["CompletionsEndpoint"]
 
 
 class CompletionsEndpoint:
+    """Prompts in, a choice for each, whole or as events."""
+
     def __init__(self, models: ModelTable, context: GenerationContext) -> None:
         self._models = models
         self._context = context

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from aie_engine import InvalidInputError
+from aie_engine import InvalidInputError, RequestTooLongError
 from aie_server.api.fields import Fields
 from aie_server.config import ServerConfig
-from aie_server.errors import ContextLengthError, UnsupportedFieldError
+from aie_server.errors import UnsupportedFieldError
 from aie_server.served import ServedModel
 
 __all__ = ["chat_prompt", "check_context", "completion_prompts"]
@@ -18,7 +18,7 @@ def _encode(model: ServedModel, text: str, *, add_special_tokens: bool, param: s
     on it."""
     num_bytes = len(text.encode())
     if num_bytes > 16 * model.max_seq_len and num_bytes > model.longest_token_bytes * model.max_seq_len:
-        raise ContextLengthError(
+        raise RequestTooLongError(
             f"{param} has {num_bytes} bytes; the model's context of {model.max_seq_len} tokens cannot hold that.",
             param=param,
         )
@@ -32,7 +32,7 @@ def check_context(model: ServedModel, num_prompt_tokens: int, max_tokens: int | 
     if num_prompt_tokens == 0:
         raise InvalidInputError(f"{param} is empty; the model needs at least one token.", param=param)
     if num_prompt_tokens >= limit:
-        raise ContextLengthError(
+        raise RequestTooLongError(
             f"{param} has {num_prompt_tokens} tokens; the model's context is {limit} tokens, and the answer "
             "needs at least one.",
             param=param,
@@ -40,7 +40,7 @@ def check_context(model: ServedModel, num_prompt_tokens: int, max_tokens: int | 
     if max_tokens is None:
         return limit - num_prompt_tokens
     if num_prompt_tokens + max_tokens > limit:
-        raise ContextLengthError(
+        raise RequestTooLongError(
             f"{num_prompt_tokens} tokens of {param} and max_tokens {max_tokens} make "
             f"{num_prompt_tokens + max_tokens}; the model's context is {limit} tokens.",
             param=param,
