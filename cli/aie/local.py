@@ -9,6 +9,7 @@ from aie.assemble import engine_config, find_model
 from aie.console import note
 from aie.settings import load_settings
 from aie_engine import (
+    AieError,
     EngineClient,
     GenerateRequest,
     InvalidInputError,
@@ -41,7 +42,8 @@ class LocalModel:
     text: TextModel
 
     def stream(self, prompt: str, sampling: SamplingParams, emit: Callable[[str], None]) -> Answer:
-        """Continues `prompt`, handing over text as it is certain. Raises `InvalidInputError` for an empty prompt."""
+        """Continues `prompt`, handing over text as it is certain. Raises `InvalidInputError` for an empty prompt, and
+        `AieError` when the engine fails."""
         prompt_ids = tuple(self.text.tokenizer.encode(prompt))
         if not prompt_ids:
             raise InvalidInputError("The prompt is empty; give at least one character.", param="prompt")
@@ -56,11 +58,8 @@ class LocalModel:
                     answer.finish_reason = event.finish_reason
                     emit(decoder.finish())
                 if event.error is not None:
-                    raise (
-                        InvalidInputError(event.error.message)
-                        if event.error.status < 500
-                        else RuntimeError(event.error.message)
-                    )
+                    kind = InvalidInputError if event.error.status < 500 else AieError
+                    raise kind(event.error.message)
         return answer
 
 

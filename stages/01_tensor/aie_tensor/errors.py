@@ -2,7 +2,7 @@
 
 The tree as far as stage 1 goes; each later stage adds its own branches, drawn in its own `errors.py`:
 
-    AieError                       500  exit 1   the root; never raised itself
+    AieError                       500  exit 1   the root; raised itself only for an error of another process
     ├── InvalidInputError          400  exit 2   the caller's fault: a request, a flag, a broken file
     ├── EnvironmentLacksError      500  exit 3   the machine's fault: no compiler, no network, port in use, disk full
     │   └── NativeUnavailableError               the C kernels cannot be built or loaded

@@ -39,7 +39,7 @@ class ServerConfig:
     max_step_age_s: float = 60.0  # requests are running but no step ended for so long: not healthy
     max_choices: int = 64  # prompts in one completion request
     max_messages: int = 2048  # of one chat request
-    max_tokenize_chars: int = 1 << 20  # of one /tokenize request: about a second of one core, and no gate asks first
+    max_tokenize_chars: int = 1 << 20  # of one /tokenize request: seconds of one core at worst, and no gate asks first
     max_stop_strings: int = 16
     max_stop_chars: int = 256  # of one stop string
     max_stop_token_ids: int = 64

@@ -48,11 +48,6 @@ class PoolStats:
     num_reuses: int  # of those, served from a free list
     num_dropped: int  # handles that Python collected before anyone released them
 
-    @property
-    def rounding_waste(self) -> float:
-        """Share of the live bytes that nobody asked for, 0–1."""
-        return 1 - self.requested_bytes / self.live_bytes if self.live_bytes else 0.0
-
 
 class MemoryPool:
     """See the module's text. Sizes in bytes; `classes_per_doubling` 1, 2, 4 or 8; no `budget_bytes` means no limit."""

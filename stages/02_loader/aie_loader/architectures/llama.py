@@ -75,6 +75,8 @@ def _is_ignored(name: str, tied: bool) -> bool:
 
 
 class _Builder:
+    """Appends nodes; each method returns the name of the value that it made, or of its last one."""
+
     def __init__(self, config: ModelConfig, take: WeightTaker) -> None:
         self._config = config
         self._take = take
@@ -99,6 +101,7 @@ class _Builder:
         return Graph(("token_ids", "positions"), self._nodes, (logits,), self._take.taken)
 
     def _attention(self, layer: int, x: str) -> str:
+        """x [T, C] → x + attention(norm(x)) [T, C]; q [T, H*D], k and v [T, G*D]."""
         config, name = self._config, f"blk.{layer}"
         q_width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         heads = {"num_heads": config.num_heads, "num_kv_heads": config.num_kv_heads, "head_dim": config.head_dim}
@@ -113,6 +116,7 @@ class _Builder:
         return self._add(f"{name}.attn_residual", "add", x, h)
 
     def _feed_forward(self, layer: int, x: str) -> str:
+        """x [T, C] → x + feed-forward(norm(x)) [T, C]; gate and up [T, F]."""
         config, name = self._config, f"blk.{layer}"
         h = self._norm(f"{name}.ffn_norm", x)
         gate = self._linear(f"{name}.ffn_gate", h, config.intermediate_size, config.hidden_size)

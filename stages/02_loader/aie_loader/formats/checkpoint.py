@@ -1,13 +1,16 @@
 """What every checkpoint format comes down to: named matrices, metadata, and where each tensor lies in which file."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from aie_tensor import DType, Matrix
 
-__all__ = ["Checkpoint", "TensorInfo"]
+__all__ = ["Checkpoint", "TensorInfo", "matrices"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,11 @@ class TensorInfo:
     shape: tuple[int, ...]  # row-major: a weight is (N, K), its rows are contiguous
     offset: int  # first byte, from the start of the file
     num_bytes: int
+
+
+def matrices(data: npt.NDArray[np.uint8], tensors: Iterable[TensorInfo]) -> dict[str, Matrix]:
+    """name → view of the mapped file's bytes `data`, in the order of `tensors`."""
+    return {t.name: Matrix(t.dtype, t.shape, data[t.offset : t.offset + t.num_bytes]) for t in tensors}
 
 
 class Checkpoint(Protocol):

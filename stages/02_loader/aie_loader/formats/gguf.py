@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from aie_loader.errors import MalformedHeaderError, TruncatedFileError, UnsupportedTensorTypeError
-from aie_loader.formats.checkpoint import TensorInfo
+from aie_loader.formats.checkpoint import TensorInfo, matrices
 from aie_loader.formats.gguf_cursor import HeaderCursor
 from aie_loader.formats.source import SourceFile
 from aie_tensor import DType, Matrix
@@ -94,11 +94,7 @@ def open_gguf(path: Path) -> GGUFCheckpoint:
     with SourceFile(path) as source:
         header = _read_header(source)
         data = source.map()
-    tensors = {
-        info.name: Matrix(info.dtype, info.shape, data[info.offset : info.offset + info.num_bytes])
-        for info in header.tensors
-    }
-    return GGUFCheckpoint(path, header, tensors)
+    return GGUFCheckpoint(path, header, matrices(data, header.tensors))
 
 
 def _read_header(source: SourceFile) -> GGUFHeader:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aie_loader.errors import MalformedHeaderError, TruncatedFileError, UnsupportedTensorTypeError
-from aie_loader.formats.checkpoint import TensorInfo
+from aie_loader.formats.checkpoint import TensorInfo, matrices
 from aie_loader.formats.source import SourceFile
 from aie_loader.formats.strict_json import parse_json
 from aie_tensor import DType, Matrix
@@ -63,11 +63,7 @@ def open_safetensors(path: Path) -> SafetensorsCheckpoint:
     with SourceFile(path) as source:
         header = _read_header(source)
         data = source.map()
-    tensors = {
-        info.name: Matrix(info.dtype, info.shape, data[info.offset : info.offset + info.num_bytes])
-        for info in header.tensors
-    }
-    return SafetensorsCheckpoint(path, dict(header.metadata), tensors)
+    return SafetensorsCheckpoint(path, dict(header.metadata), matrices(data, header.tensors))
 
 
 def _read_header(source: SourceFile) -> SafetensorsHeader:
