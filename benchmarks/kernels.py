@@ -69,9 +69,7 @@ class Model:
             self.table = matrix
             return packed
 
-        x, normed, qkv, mixed, hidden, last, logits = (
-            self.buffer(w) for w in (C, C, (H + 2 * G) * D, C, F, C, V)
-        )
+        x, normed, qkv, mixed, hidden, last, logits = (self.buffer(w) for w in (C, C, (H + 2 * G) * D, C, F, C, V))
         norm, inv_freq = np.ones(C, np.float32), (1e4 ** (-np.arange(0, D, 2) / D)).astype(np.float32)
         build = native.PlanBuilder(
             lib, num_threads=threads, max_tokens=max_tokens, kv=self.kv, max_context=self.max_context, profile=True

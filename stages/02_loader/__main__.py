@@ -5,8 +5,11 @@ import sys
 try:
     from aie_loader.__main__ import main
 except ModuleNotFoundError as error:
-    print(f"stage 2 needs the installed packages ({error.name} is missing): run `make install`, "
-          "then `.venv/bin/python stages/02_loader`", file=sys.stderr)
+    print(
+        f"stage 2 needs the installed packages ({error.name} is missing): run `make install`, "
+        "then `.venv/bin/python stages/02_loader`",
+        file=sys.stderr,
+    )
     sys.exit(3)
 
 sys.exit(main())

@@ -5,8 +5,11 @@ import sys
 try:
     from aie_scheduler.__main__ import main
 except ModuleNotFoundError as error:
-    print(f"stage 3 needs the installed packages ({error.name} is missing): run `make install`, "
-          "then `.venv/bin/python stages/03_scheduler`", file=sys.stderr)
+    print(
+        f"stage 3 needs the installed packages ({error.name} is missing): run `make install`, "
+        "then `.venv/bin/python stages/03_scheduler`",
+        file=sys.stderr,
+    )
     sys.exit(3)
 
 sys.exit(main())

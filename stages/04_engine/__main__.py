@@ -5,8 +5,11 @@ import sys
 try:
     from aie_engine.__main__ import main
 except ModuleNotFoundError as error:
-    print(f"stage 4 needs the installed packages ({error.name} is missing): run `make install`, "
-          "then `.venv/bin/python stages/04_engine`", file=sys.stderr)
+    print(
+        f"stage 4 needs the installed packages ({error.name} is missing): run `make install`, "
+        "then `.venv/bin/python stages/04_engine`",
+        file=sys.stderr,
+    )
     sys.exit(3)
 
 sys.exit(main())

@@ -161,11 +161,13 @@ def test_named_templates_and_none(tmp_path: Path) -> None:
 
 
 def test_from_gguf_knows_the_tokens() -> None:
-    template = ChatTemplate.from_gguf({
-        "tokenizer.chat_template": "{{ bos_token }}|{{ eos_token }}",
-        "tokenizer.ggml.tokens": ["<s>", "</s>"],
-        "tokenizer.ggml.bos_token_id": 0,
-        "tokenizer.ggml.eos_token_id": 1,
-    })
+    template = ChatTemplate.from_gguf(
+        {
+            "tokenizer.chat_template": "{{ bos_token }}|{{ eos_token }}",
+            "tokenizer.ggml.tokens": ["<s>", "</s>"],
+            "tokenizer.ggml.bos_token_id": 0,
+            "tokenizer.ggml.eos_token_id": 1,
+        }
+    )
     assert template is not None
     assert template.render(USER) == "<s>|</s>"

@@ -46,12 +46,14 @@ def llama2_tokenizer() -> Tokenizer:
     )
     backend.add_special_tokens(["<unk>", "<s>", "</s>"])
     steps = tokenizers.decoders
-    backend.decoder = steps.Sequence([
-        steps.Replace("▁", " "),
-        steps.ByteFallback(),
-        steps.Fuse(),
-        steps.Strip(content=" ", left=1, right=0),
-    ])
+    backend.decoder = steps.Sequence(
+        [
+            steps.Replace("▁", " "),
+            steps.ByteFallback(),
+            steps.Fuse(),
+            steps.Strip(content=" ", left=1, right=0),
+        ]
+    )
     return Tokenizer(backend)
 
 

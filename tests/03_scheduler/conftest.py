@@ -13,7 +13,11 @@ class Driver:
 
     def __init__(self, make: Callable[..., Any] = ContinuousBatcher, **config: Any) -> None:
         defaults: dict[str, Any] = {
-            "max_batch_size": 8, "max_batch_tokens": 32, "block_size": 4, "num_blocks": 64, "max_seq_len": 256,
+            "max_batch_size": 8,
+            "max_batch_tokens": 32,
+            "block_size": 4,
+            "num_blocks": 64,
+            "max_seq_len": 256,
         }
         self.config = SchedulerConfig(**(defaults | config))
         self.scheduler: Any = make(self.config)

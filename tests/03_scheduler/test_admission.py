@@ -95,9 +95,18 @@ def test_full_queue_refuses_and_keeps_nothing_of_the_refused(make_driver: Any, m
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("max_batch_size", 0), ("max_batch_tokens", 1), ("max_queue", 0), ("block_size", 0), ("num_blocks", -1),
-        ("max_seq_len", 0), ("prefill_share", 0.0), ("prefill_share", 1.5), ("max_wait_ms", -1.0),
-        ("max_wait_ms", float("nan")), ("bucket_edges", ()), ("bucket_edges", (8, 4)),
+        ("max_batch_size", 0),
+        ("max_batch_tokens", 1),
+        ("max_queue", 0),
+        ("block_size", 0),
+        ("num_blocks", -1),
+        ("max_seq_len", 0),
+        ("prefill_share", 0.0),
+        ("prefill_share", 1.5),
+        ("max_wait_ms", -1.0),
+        ("max_wait_ms", float("nan")),
+        ("bucket_edges", ()),
+        ("bucket_edges", (8, 4)),
     ],
 )
 def test_configuration_that_makes_no_sense_names_its_field(field: str, value: Any) -> None:

@@ -32,7 +32,9 @@ def test_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     example = README.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
     exec(compile(example, str(README), "exec"), {})
     assert capsys.readouterr().out.splitlines() == [
-        "[('a', 0, 20, True)]", "[('a', 20, 1, True)]", "[('a', 21, 1, True)]",
+        "[('a', 0, 20, True)]",
+        "[('a', 20, 1, True)]",
+        "[('a', 21, 1, True)]",
     ]
 
 

@@ -17,5 +17,8 @@ def test_prompt_beyond_the_executors_buffers_goes_through_in_chunks(make_driver:
     driver = make_driver(PassThrough, max_batch_tokens=32)
     driver.add("a", 70, 2)
     assert [(chunk.num_tokens, chunk.samples) for plan in driver.run() for chunk in plan.chunks] == [
-        (32, False), (32, False), (6, True), (1, True),
+        (32, False),
+        (32, False),
+        (6, True),
+        (1, True),
     ]

@@ -29,8 +29,15 @@ class Lives(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.driver = self.make_driver(
-            self.make, max_batch_size=4, max_batch_tokens=MAX_LEN, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE,
-            max_seq_len=MAX_LEN, max_queue=6, bucket_edges=(8, 24), max_wait_ms=1000.0,
+            self.make,
+            max_batch_size=4,
+            max_batch_tokens=MAX_LEN,
+            num_blocks=NUM_BLOCKS,
+            block_size=BLOCK_SIZE,
+            max_seq_len=MAX_LEN,
+            max_queue=6,
+            bucket_edges=(8, 24),
+            max_wait_ms=1000.0,
         )
         self.names = 0
 
@@ -116,7 +123,11 @@ def test_every_life_ends_once_and_leaves_nothing_behind(make_driver: Any, name: 
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=80, stateful_step_count=40, deadline=None, derandomize=True, database=None,
+            max_examples=80,
+            stateful_step_count=40,
+            deadline=None,
+            derandomize=True,
+            database=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
         ),
     )

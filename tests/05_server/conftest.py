@@ -63,8 +63,13 @@ class ByteDecoder:
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, ids: Iterable[int]) -> str:
-        return self._utf8.decode(b"".join(self._tokenizer.token_bytes(token) for token in ids
-                                          if not (self._skips and token in self._tokenizer.special_ids)))
+        return self._utf8.decode(
+            b"".join(
+                self._tokenizer.token_bytes(token)
+                for token in ids
+                if not (self._skips and token in self._tokenizer.special_ids)
+            )
+        )
 
     def finish(self) -> str:
         return self._utf8.decode(b"", final=True)
@@ -109,8 +114,14 @@ def says(text: str | bytes, *, finish: str | None = "stop") -> Script:
             scores = ()
             if request.sampling.logprobs is not None:
                 scores = (TokenLogprobs(token, -0.5, ((token, -0.5), (299, -2.0))[: request.sampling.logprobs]),)
-            yield TokenEvent(request.request_id, (token,), scores, reason, EOS if ends else None,
-                             num_prompt_tokens=len(request.prompt_ids))
+            yield TokenEvent(
+                request.request_id,
+                (token,),
+                scores,
+                reason,
+                EOS if ends else None,
+                num_prompt_tokens=len(request.prompt_ids),
+            )
 
     return script
 
@@ -119,8 +130,17 @@ class FakeEngine:
     """With a script it answers at once; without one, the test sends events by hand with `emit`."""
 
     def __init__(self, script: Script | None = None, *, max_seq_len: int = 256) -> None:
-        self.info = EngineInfo(model_name="fake", max_seq_len=max_seq_len, vocab_size=VOCAB, max_batch_size=8,
-                               num_kv_blocks=64, block_size=16, kernels="numpy", num_threads=1, eos_token_ids=(EOS,))
+        self.info = EngineInfo(
+            model_name="fake",
+            max_seq_len=max_seq_len,
+            vocab_size=VOCAB,
+            max_batch_size=8,
+            num_kv_blocks=64,
+            block_size=16,
+            kernels="numpy",
+            num_threads=1,
+            eos_token_ids=(EOS,),
+        )
         self.is_alive = True
         self.figures = EngineStats()
         self.script = script
@@ -215,8 +235,12 @@ class RawClient:
 
     def post(self, path: str, body: object, headers: Mapping[str, str] | None = None) -> "RawClient":
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        lines = [f"POST {path} HTTP/1.1", "Host: test", f"Content-Length: {len(data)}",
-                 *(f"{name}: {value}" for name, value in (headers or {}).items())]
+        lines = [
+            f"POST {path} HTTP/1.1",
+            "Host: test",
+            f"Content-Length: {len(data)}",
+            *(f"{name}: {value}" for name, value in (headers or {}).items()),
+        ]
         return self.send("\r\n".join(lines).encode() + b"\r\n\r\n" + data)
 
     def get(self, path: str, method: str = "GET", headers: Mapping[str, str] | None = None) -> "RawClient":

@@ -19,9 +19,16 @@ def test_chat_completion_object(harness: Any) -> None:
     assert answer.headers["Content-Type"] == "application/json"
     assert body.pop("id").startswith("chatcmpl-") and body.pop("created") > 0 and body.pop("system_fingerprint")
     assert body == {
-        "object": "chat.completion", "model": "fake",
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hello, wörld", "refusal": None},
-                     "logprobs": None, "finish_reason": "stop"}],
+        "object": "chat.completion",
+        "model": "fake",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "Hello, wörld", "refusal": None},
+                "logprobs": None,
+                "finish_reason": "stop",
+            }
+        ],
         "usage": {**USAGE, "prompt_tokens": 21, "total_tokens": 35},
     }
     assert bytes(harness.engine.requests[0].prompt_ids) == b"user: hi|\nassistant: "
@@ -31,7 +38,9 @@ def test_text_completion_object(harness: Any) -> None:
     body = harness.complete(max_tokens=20).json
     assert body.pop("id").startswith("cmpl-") and body.pop("created") > 0 and body.pop("system_fingerprint")
     assert body == {
-        "object": "text_completion", "model": "fake", "usage": USAGE,
+        "object": "text_completion",
+        "model": "fake",
+        "usage": USAGE,
         "choices": [{"index": 0, "text": "Hello, wörld", "logprobs": None, "finish_reason": "stop"}],
     }
 
@@ -49,8 +58,18 @@ def test_default_of_chat_can_be_bounded(harness: Any) -> None:
 
 
 def test_sampling_fields_reach_the_engine(harness: Any) -> None:
-    harness.complete(temperature=0.5, top_p=0.9, top_k=5, min_p=0.1, seed=7, max_completion_tokens=3, max_tokens=9,
-                     stop_token_ids=[65], ignore_eos=True, logprobs=2)
+    harness.complete(
+        temperature=0.5,
+        top_p=0.9,
+        top_k=5,
+        min_p=0.1,
+        seed=7,
+        max_completion_tokens=3,
+        max_tokens=9,
+        stop_token_ids=[65],
+        ignore_eos=True,
+        logprobs=2,
+    )
     sampling = harness.engine.requests[0].sampling
     assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (0.5, 0.9, 5, 0.1)
     assert sampling.seed == 7
@@ -94,7 +113,8 @@ def test_chat_stream_has_the_shape_that_clients_expect(harness: Any, make_engine
     assert events.pop() == "data: [DONE]"
     chunks = [json.loads(event.removeprefix("data: ")) for event in events]
     assert {(chunk["object"], chunk["model"], chunk["id"]) for chunk in chunks} == {
-        ("chat.completion.chunk", "fake", chunks[0]["id"])}
+        ("chat.completion.chunk", "fake", chunks[0]["id"])
+    }
     assert [chunk["choices"] for chunk in chunks] == [
         [{"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}],
         [{"index": 0, "delta": {"content": "He"}, "logprobs": None, "finish_reason": None}],
@@ -120,7 +140,8 @@ def test_usage_chunk_comes_last_and_has_no_choices(harness: Any) -> None:
 
 def test_continuous_usage(harness: Any) -> None:
     *chunks, last, _ = harness.complete(
-        stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True}, max_tokens=20).events
+        stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True}, max_tokens=20
+    ).events
     assert chunks[-1]["usage"] == last["usage"] == USAGE
 
 
@@ -153,7 +174,8 @@ def test_no_event_while_text_is_held_back(harness: Any, make_engine: Any) -> Non
 def test_several_prompts_are_several_choices(harness: Any) -> None:
     body = harness.complete(["a", "bc", "def"], max_tokens=5).json
     assert [(choice["index"], choice["text"], choice["finish_reason"]) for choice in body["choices"]] == [
-        (index, "Hello", "length") for index in range(3)]
+        (index, "Hello", "length") for index in range(3)
+    ]
     assert body["usage"]["prompt_tokens"] == 6 and body["usage"]["completion_tokens"] == 15
 
 
@@ -176,7 +198,9 @@ def test_several_prompts_stream_side_by_side(harness: Any, make_engine: Any) -> 
 def test_chat_logprobs(harness: Any) -> None:
     content = harness.chat(logprobs=True, top_logprobs=2, max_tokens=2).json["choices"][0]["logprobs"]["content"]
     assert content[0] == {
-        "token": "H", "logprob": -0.5, "bytes": [72],
+        "token": "H",
+        "logprob": -0.5,
+        "bytes": [72],
         "top_logprobs": [{"token": "H", "logprob": -0.5, "bytes": [72]}, {"token": "", "logprob": -2.0, "bytes": []}],
     }
     assert len(content) == 2
@@ -184,14 +208,22 @@ def test_chat_logprobs(harness: Any) -> None:
 
 def test_completion_logprobs(harness: Any) -> None:
     logprobs = harness.complete(logprobs=1, max_tokens=3).json["choices"][0]["logprobs"]
-    assert logprobs == {"tokens": ["H", "e", "l"], "token_logprobs": [-0.5] * 3, "text_offset": [0, 1, 2],
-                        "top_logprobs": [{"H": -0.5}, {"e": -0.5}, {"l": -0.5}]}
+    assert logprobs == {
+        "tokens": ["H", "e", "l"],
+        "token_logprobs": [-0.5] * 3,
+        "text_offset": [0, 1, 2],
+        "top_logprobs": [{"H": -0.5}, {"e": -0.5}, {"l": -0.5}],
+    }
 
 
 def test_streamed_logprobs(harness: Any) -> None:
     *chunks, _ = harness.chat(stream=True, logprobs=True, max_tokens=3).events
-    tokens = [item["token"] for chunk in chunks if chunk["choices"][0]["logprobs"]
-              for item in chunk["choices"][0]["logprobs"]["content"]]
+    tokens = [
+        item["token"]
+        for chunk in chunks
+        if chunk["choices"][0]["logprobs"]
+        for item in chunk["choices"][0]["logprobs"]["content"]
+    ]
     assert tokens == ["H", "e", "l"]
 
 
@@ -301,9 +333,15 @@ def test_continue_final_message(harness: Any) -> None:
 
 
 def test_text_parts_developer_role_and_template_variables(harness: Any) -> None:
-    harness.post("/v1/chat/completions", {
-        "messages": [{"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
-        "chat_template_kwargs": {"date_string": "today "}})
+    harness.post(
+        "/v1/chat/completions",
+        {
+            "messages": [
+                {"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
+            ],
+            "chat_template_kwargs": {"date_string": "today "},
+        },
+    )
     assert bytes(harness.engine.requests[0].prompt_ids) == b"system: ab|\ntoday assistant: "
 
 

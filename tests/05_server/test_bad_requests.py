@@ -147,12 +147,28 @@ def test_each_bad_field_is_named(harness: Any) -> None:
 
 
 BAD_BODIES = [
-    b"", b"{", b"null", b"[]", b'"text"', b"5", b"\xff\xfe", b"\xef\xbb\xbf{}", b"{'prompt': 'hi'}",
-    b'{"prompt": "hi", "temperature": NaN}', b'{"prompt": "hi", "temperature": Infinity}',
-    b'{"prompt": "hi", "temperature": 1e309}', b'{"prompt": "hi", "max_tokens": ' + b"9" * 5000 + b"}",
-    b'{"prompt": "hi"} trailing', b'{"prompt": "\xc3"}', b'{"prompt": "\\ud800"}', b'{"prompt": "\\udc00x"}',
-    b'{"prompt": "\\ud83d\\u0041"}', b'{"prompt": "a\nb"}',
-    b"[" * 100_000, b'{"prompt":' * 5_000, b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    b"",
+    b"{",
+    b"null",
+    b"[]",
+    b'"text"',
+    b"5",
+    b"\xff\xfe",
+    b"\xef\xbb\xbf{}",
+    b"{'prompt': 'hi'}",
+    b'{"prompt": "hi", "temperature": NaN}',
+    b'{"prompt": "hi", "temperature": Infinity}',
+    b'{"prompt": "hi", "temperature": 1e309}',
+    b'{"prompt": "hi", "max_tokens": ' + b"9" * 5000 + b"}",
+    b'{"prompt": "hi"} trailing',
+    b'{"prompt": "\xc3"}',
+    b'{"prompt": "\\ud800"}',
+    b'{"prompt": "\\udc00x"}',
+    b'{"prompt": "\\ud83d\\u0041"}',
+    b'{"prompt": "a\nb"}',
+    b"[" * 100_000,
+    b'{"prompt":' * 5_000,
+    b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     b'{"prompt": "a", "prompt": "b"}',
 ]
 
@@ -176,8 +192,19 @@ def test_context_errors_name_limit_and_count(harness: Any) -> None:
 
 def test_unknown_fields_and_harmless_values_are_ignored(harness: Any) -> None:
     answer = harness.chat(
-        user="me", metadata={"a": 1}, store=False, made_up=[1], n=1, tools=[], presence_penalty=0.0, logit_bias=None,
-        response_format={"type": "text"}, top_k=-1, max_tokens=4.0, stream_options=None, service_tier="auto",
+        user="me",
+        metadata={"a": 1},
+        store=False,
+        made_up=[1],
+        n=1,
+        tools=[],
+        presence_penalty=0.0,
+        logit_bias=None,
+        response_format={"type": "text"},
+        top_k=-1,
+        max_tokens=4.0,
+        stream_options=None,
+        service_tier="auto",
     )
     assert answer.status == 200
     assert answer.json["usage"]["completion_tokens"] == 4
@@ -199,11 +226,14 @@ def test_unknown_route(harness: Any) -> None:
     assert (answer.status, answer.error["code"]) == (404, "route_not_found")
 
 
-@pytest.mark.parametrize(("method", "path", "allow"), [
-    ("GET", CHAT, "POST, OPTIONS"),
-    ("DELETE", "/v1/models", "GET, HEAD, OPTIONS"),
-    ("BREW", "/health", "GET, HEAD, OPTIONS"),
-])
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("GET", CHAT, "POST, OPTIONS"),
+        ("DELETE", "/v1/models", "GET, HEAD, OPTIONS"),
+        ("BREW", "/health", "GET, HEAD, OPTIONS"),
+    ],
+)
 def test_wrong_method_names_the_right_ones(harness: Any, method: str, path: str, allow: str) -> None:
     answer = harness.connect().get(path, method).answer()
     assert (answer.status, answer.headers["Allow"], answer.error["code"]) == (405, allow, "method_not_allowed")
@@ -228,8 +258,12 @@ def test_errors_of_the_engine_keep_status_code_and_retry_after(harness: Any, mak
     harness.serve(engine)
     answer = harness.complete()
     assert (answer.status, answer.headers["Retry-After"]) == (503, "3")
-    assert answer.error == {"message": "The engine is being restarted.", "type": "overloaded_error", "param": None,
-                            "code": "engine_died"}
+    assert answer.error == {
+        "message": "The engine is being restarted.",
+        "type": "overloaded_error",
+        "param": None,
+        "code": "engine_died",
+    }
 
 
 def test_a_bug_says_nothing_of_the_inside(harness: Any, make_engine: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -253,8 +287,11 @@ def test_second_of_several_prompts_refused_leaves_nothing_running(harness: Any, 
 def test_body_limit_of_the_configuration(harness: Any) -> None:
     config = ServerConfig()
     harness.serve(config=replace(config, http=replace(config.http, max_body_bytes=100)))
-    answer = harness.connect().send(
-        b"POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 101\r\n\r\n" + b" " * 101).answer()
+    answer = (
+        harness.connect()
+        .send(b"POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 101\r\n\r\n" + b" " * 101)
+        .answer()
+    )
     assert (answer.status, answer.error["code"]) == (413, "body_too_large")
 
 

@@ -171,11 +171,17 @@ def drain_socket(sock: socket.socket) -> None:
             pass
 
 
-@pytest.mark.parametrize("sent", [
-    b"", b"GET", b"GET / HTTP/1.1\r\nHost: t\r\n\r\n", b"junk\r\n\r\n",
-    b"POST /tokenize HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\n{",
-    b"POST /nowhere HTTP/1.1\r\nHost: t\r\nContent-Length: 1000\r\n\r\n{",
-])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET",
+        b"GET / HTTP/1.1\r\nHost: t\r\n\r\n",
+        b"junk\r\n\r\n",
+        b"POST /tokenize HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\n{",
+        b"POST /nowhere HTTP/1.1\r\nHost: t\r\nContent-Length: 1000\r\n\r\n{",
+    ],
+)
 def test_resets_leave_no_traceback(
     harness: Any, sent: bytes, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:

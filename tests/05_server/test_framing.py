@@ -51,8 +51,13 @@ def test_origin_and_absolute_form(target: str, path: str) -> None:
 
 @pytest.mark.parametrize(
     ("version", "connection", "keep_alive"),
-    [("1.1", None, True), ("1.1", "close", False), ("1.1", "x, Close", False), ("1.0", None, False),
-     ("1.0", "Keep-Alive", True)],
+    [
+        ("1.1", None, True),
+        ("1.1", "close", False),
+        ("1.1", "x, Close", False),
+        ("1.0", None, False),
+        ("1.0", "Keep-Alive", True),
+    ],
 )
 def test_keep_alive(version: str, connection: str | None, keep_alive: bool) -> None:
     extra = f"\r\nConnection: {connection}" if connection else ""
@@ -66,6 +71,7 @@ def test_the_time_for_a_refusal_does_not_explode_with_the_blanks_in_a_header(val
     with pytest.raises(FramingError) as caught:
         parse_head(b"GET / HTTP/1.1\r\nHost: a\r\nA:" + value + b"\x01", LIMITS)
     assert caught.value.code == "bad_header"
-    assert parse_head(b"GET / HTTP/1.1\r\nHost: a\r\nA:" + value + b"x \t", LIMITS).headers["a"] == (
-        value.lstrip(b" \t") + b"x"
-    ).decode()
+    assert (
+        parse_head(b"GET / HTTP/1.1\r\nHost: a\r\nA:" + value + b"x \t", LIMITS).headers["a"]
+        == (value.lstrip(b" \t") + b"x").decode()
+    )

@@ -13,8 +13,11 @@ from aie_server import Metrics, ServerConfig
 
 
 def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    return {(sample.name, tuple(sorted(sample.labels.items()))): sample.value
-            for family in text_string_to_metric_families(text) for sample in family.samples}
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
 
 
 class SlowDownError(AieError):
@@ -54,8 +57,9 @@ def test_health_tells_why_a_request_would_not_be_served(harness: Any, make_engin
 
 
 def test_metrics_parse_and_add_up(harness: Any) -> None:
-    harness.engine.figures = EngineStats(num_running=3, num_waiting=2, kv_usage=0.25, num_preemptions=4, steps=10,
-                                         batch_size_sum=25, rss_bytes=1000)
+    harness.engine.figures = EngineStats(
+        num_running=3, num_waiting=2, kv_usage=0.25, num_preemptions=4, steps=10, batch_size_sum=25, rss_bytes=1000
+    )
     server = harness.serve()
     harness.complete(stream=True, max_tokens=20)
     harness.complete(max_tokens=3)
@@ -65,8 +69,14 @@ def test_metrics_parse_and_add_up(harness: Any) -> None:
     for _ in range(1000):  # a request is counted when its last byte has left, and the client may be faster
         answer = harness.get("/metrics")
         found = samples(answer.body.decode())
-        if sum(value for (name, labels), value in found.items() if "/metrics" not in str(labels)
-               and name == "aie_requests_total") == 4:
+        if (
+            sum(
+                value
+                for (name, labels), value in found.items()
+                if "/metrics" not in str(labels) and name == "aie_requests_total"
+            )
+            == 4
+        ):
             break
     assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
     model = (("model_name", "fake"),)
@@ -147,9 +157,20 @@ def test_right_key(harness: Any, key: str) -> None:
 
 
 def test_models(harness: Any) -> None:
-    assert harness.get("/v1/models").json == {"object": "list", "data": [
-        {"id": "fake", "object": "model", "created": 1, "owned_by": "aie", "root": "fake", "parent": None,
-         "max_model_len": 256}]}
+    assert harness.get("/v1/models").json == {
+        "object": "list",
+        "data": [
+            {
+                "id": "fake",
+                "object": "model",
+                "created": 1,
+                "owned_by": "aie",
+                "root": "fake",
+                "parent": None,
+                "max_model_len": 256,
+            }
+        ],
+    }
 
 
 def test_one_model(harness: Any) -> None:
@@ -168,12 +189,20 @@ def test_index_lists_the_routes(harness: Any) -> None:
 
 def test_tokenize_and_back(harness: Any) -> None:
     answer = harness.post("/tokenize", {"prompt": "@bos é", "return_token_strs": True}).json
-    assert answer == {"count": 8, "max_model_len": 256, "tokens": [257, *"@bos é".encode()],
-                      "token_strs": ["<turn>", "@", "b", "o", "s", " ", "�", "�"]}
+    assert answer == {
+        "count": 8,
+        "max_model_len": 256,
+        "tokens": [257, *"@bos é".encode()],
+        "token_strs": ["<turn>", "@", "b", "o", "s", " ", "�", "�"],
+    }
     assert harness.post("/detokenize", {"tokens": answer["tokens"]}).json == {"prompt": "<turn>@bos é"}
     assert harness.post("/tokenize", {"prompt": "@bos", "add_special_tokens": False}).json["count"] == 4
     assert harness.post("/tokenize", {"prompt": ""}).json == {
-        "count": 0, "max_model_len": 256, "tokens": [], "token_strs": None}
+        "count": 0,
+        "max_model_len": 256,
+        "tokens": [],
+        "token_strs": None,
+    }
 
 
 def test_tokenize_messages_as_chat_would(harness: Any) -> None:
@@ -220,7 +249,9 @@ def test_gate_is_asked_before_anything_is_tokenized(harness: Any) -> None:
     for answer in (harness.complete(["ab", "c"]), harness.chat()):
         assert (answer.status, answer.headers["Retry-After"], answer.error["type"]) == (429, "1", "rate_limit_error")
     assert [(request.client_key, request.path) for request in asked] == [
-        ("127.0.0.1", "/v1/completions"), ("127.0.0.1", "/v1/chat/completions")]
+        ("127.0.0.1", "/v1/completions"),
+        ("127.0.0.1", "/v1/chat/completions"),
+    ]
     assert harness.engine.requests == []
 
 

@@ -52,7 +52,7 @@ def test_never_holds_back_more_than_could_become_the_stop_string(text: str, stop
         shown += matcher.push(character)
         if matcher.matched is not None:
             return
-        held = text[: position + 1][len(shown):]
+        held = text[: position + 1][len(shown) :]
         assert stop.startswith(held) and len(held) < len(stop)
 
 

@@ -129,8 +129,10 @@ def test_expected_body_is_asked_for(harness: Any) -> None:
 
 @pytest.mark.parametrize(
     ("data", "status"),
-    [(b"POST /nowhere HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n", 404),
-     (b"POST /version HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n", 405)],
+    [
+        (b"POST /nowhere HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n", 404),
+        (b"POST /version HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n", 405),
+    ],
 )
 def test_refusal_that_needs_no_body_does_not_ask_for_it(harness: Any, data: bytes, status: int) -> None:
     client = harness.connect().send(data)
@@ -179,7 +181,8 @@ LIMITED = replace(HttpLimits(), max_body_bytes=100, max_body_chunks=4)
 
 
 @pytest.mark.parametrize(
-    "body", [b"33\r\n" + b"a" * 0x33 + b"\r\n32\r\n" + b"a" * 0x32 + b"\r\n0\r\n\r\n", b"1\r\na\r\n" * 50],
+    "body",
+    [b"33\r\n" + b"a" * 0x33 + b"\r\n32\r\n" + b"a" * 0x32 + b"\r\n0\r\n\r\n", b"1\r\na\r\n" * 50],
     ids=["chunks together too large", "endless one-byte chunks"],
 )
 def test_chunked_body_is_bounded(harness: Any, body: bytes) -> None:

@@ -46,7 +46,8 @@ def wait_until_idle(server: Server) -> None:
 def test_greedy_text_is_the_same_whole_streamed_and_among_sixteen(server: Server, client: openai.OpenAI) -> None:
     def ask(texts: list[str], **fields: Any) -> None:
         answer: Any = client.chat.completions.create(
-            model="tiny", messages=MESSAGES, temperature=0, max_tokens=12, extra_body={"ignore_eos": True}, **fields)
+            model="tiny", messages=MESSAGES, temperature=0, max_tokens=12, extra_body={"ignore_eos": True}, **fields
+        )
         if fields:
             texts.append("".join(chunk.choices[0].delta.content or "" for chunk in answer))
         else:
@@ -75,8 +76,9 @@ def test_stop_string_taken_from_the_text_itself(server: Server, client: openai.O
 
 
 def test_hang_up_frees_the_blocks(server: Server, client: openai.OpenAI) -> None:
-    stream = client.completions.create(model="tiny", prompt="a", stream=True, max_tokens=200,
-                                       extra_body={"ignore_eos": True})
+    stream = client.completions.create(
+        model="tiny", prompt="a", stream=True, max_tokens=200, extra_body={"ignore_eos": True}
+    )
     next(iter(stream))
     stream.close()
     wait_until_idle(server)

@@ -68,9 +68,11 @@ def show_file(model: Model, grown_bytes: int) -> None:
     file_bytes = model.path.stat().st_size if model.path.is_file() else 0
     if model.format == "gguf":
         header = read_gguf_header(model.path)
-        print(f"   {model.path.name}: GGUF version {header.version}, {file_bytes:,} bytes, of which the first "
-              f"{header.data_offset:,} are\n   the header: {len(header.metadata)} keys and {len(header.tensors)} "
-              f"tensor rows; tensors are aligned to {header.alignment} bytes.\n")
+        print(
+            f"   {model.path.name}: GGUF version {header.version}, {file_bytes:,} bytes, of which the first "
+            f"{header.data_offset:,} are\n   the header: {len(header.metadata)} keys and {len(header.tensors)} "
+            f"tensor rows; tensors are aligned to {header.alignment} bytes.\n"
+        )
     else:
         print(f"   {model.path.name}: safetensors, {len(model.checkpoint.tensors)} tensors\n")
     tensors = model.checkpoint.tensors.values()
@@ -79,9 +81,11 @@ def show_file(model: Model, grown_bytes: int) -> None:
         num_values = sum(prod(matrix.shape) for matrix in tensors if matrix.dtype is dtype)
         num_bytes = sum(matrix.nbytes for matrix in tensors if matrix.dtype is dtype)
         print(f"   {dtype.name:<6} {count:>7} {num_values:>15,} {num_bytes:>15,}   {8 * num_bytes / num_values:>14.1f}")
-    print(f"\n   Loaded in {1e3 * model.load_seconds:.0f} ms. The weights are {model.weight_bytes / 1e6:.1f} MB in the "
-          f"file; memory grew by {grown_bytes / 1e6:.1f} MB\n   (header, tokenizer, graph): the file is mapped, "
-          "and a page of it comes in when a kernel touches it.\n")
+    print(
+        f"\n   Loaded in {1e3 * model.load_seconds:.0f} ms. The weights are {model.weight_bytes / 1e6:.1f} MB in the "
+        f"file; memory grew by {grown_bytes / 1e6:.1f} MB\n   (header, tokenizer, graph): the file is mapped, "
+        "and a page of it comes in when a kernel touches it.\n"
+    )
 
 
 def show_text(model: Model) -> None:

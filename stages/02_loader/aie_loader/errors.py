@@ -1,25 +1,25 @@
 """What can be wrong with a model, a file or a graph.
 
-    InvalidInputError                    400  exit 2   (from aie_tensor)
-    ├── ModelFileError                   invalid_model_file       a file is not what it claims to be
-    │   ├── TruncatedFileError           truncated_model_file     it ends before its own header says so
-    │   ├── MalformedHeaderError         malformed_model_header   it breaks a named rule of its format
-    │   ├── UnsupportedTensorTypeError   unsupported_tensor_type  a tensor has a type that aie cannot read
-    │   ├── TensorShapeError             wrong_tensor_shape       a tensor's shape contradicts the configuration
-    │   ├── MissingTensorError           missing_tensor           the graph needs a tensor that is not there
-    │   └── MissingFileError             missing_model_file       a path, or a part of a model folder, is not there
-    ├── UnsupportedModelError            unsupported_model        a sound file, but a feature aie does not have yet
-    │   └── UnknownArchitectureError     unknown_architecture
-    ├── TokenizerError                   invalid_tokenizer        missing, of an unknown kind, or inconsistent
-    ├── ChatTemplateError                chat_template_error      it is broken, or refuses these messages
-    ├── ModelNotFoundError               model_not_found          (404) no such alias, file or folder
-    └── GraphError                       invalid_graph
-        ├── GraphCycleError              graph_cycle              .cycle holds the whole cycle
-        ├── DuplicateNodeError           duplicate_node
-        ├── MissingInputError            missing_graph_input
-        └── GraphShapeError              graph_shape
-    EnvironmentLacksError                500  exit 3   (from aie_tensor)
-    └── PullError                        pull_failed              no pip, no network, no space, or not the pinned bytes
+InvalidInputError                    400  exit 2   (from aie_tensor)
+├── ModelFileError                   invalid_model_file       a file is not what it claims to be
+│   ├── TruncatedFileError           truncated_model_file     it ends before its own header says so
+│   ├── MalformedHeaderError         malformed_model_header   it breaks a named rule of its format
+│   ├── UnsupportedTensorTypeError   unsupported_tensor_type  a tensor has a type that aie cannot read
+│   ├── TensorShapeError             wrong_tensor_shape       a tensor's shape contradicts the configuration
+│   ├── MissingTensorError           missing_tensor           the graph needs a tensor that is not there
+│   └── MissingFileError             missing_model_file       a path, or a part of a model folder, is not there
+├── UnsupportedModelError            unsupported_model        a sound file, but a feature aie does not have yet
+│   └── UnknownArchitectureError     unknown_architecture
+├── TokenizerError                   invalid_tokenizer        missing, of an unknown kind, or inconsistent
+├── ChatTemplateError                chat_template_error      it is broken, or refuses these messages
+├── ModelNotFoundError               model_not_found          (404) no such alias, file or folder
+└── GraphError                       invalid_graph
+    ├── GraphCycleError              graph_cycle              .cycle holds the whole cycle
+    ├── DuplicateNodeError           duplicate_node
+    ├── MissingInputError            missing_graph_input
+    └── GraphShapeError              graph_shape
+EnvironmentLacksError                500  exit 3   (from aie_tensor)
+└── PullError                        pull_failed              no pip, no network, no space, or not the pinned bytes
 """
 
 from collections.abc import Sequence

@@ -51,14 +51,18 @@ def show_steps(cost_model: CostModel) -> None:
     timeline = Timeline()
     report = simulate(ContinuousBatcher(config), workload, cost_model, on_step=timeline.see)
     print("1. Requests join and leave at every step (continuous batching)\n")
-    print(f"   At most {config.max_batch_size} sequences and {config.max_batch_tokens} tokens a step, "
-          f"{config.num_blocks} KV blocks of {config.block_size} tokens.")
+    print(
+        f"   At most {config.max_batch_size} sequences and {config.max_batch_tokens} tokens a step, "
+        f"{config.num_blocks} KV blocks of {config.block_size} tokens."
+    )
     print("   A number is a chunk of a prompt, d one decoded token, ! a preemption, . a step without it.\n")
     for line in timeline.lines():
         print("   " + line)
-    print("\n   The long prompt r1 is cut into chunks, so that r0 goes on meanwhile. When the blocks run out, the\n"
-          f"   last to come loses its own and goes on later (preemptions: {report.num_preemptions}, "
-          f"tokens computed again: {report.num_recomputed}). No token is sampled twice.\n")
+    print(
+        "\n   The long prompt r1 is cut into chunks, so that r0 goes on meanwhile. When the blocks run out, the\n"
+        f"   last to come loses its own and goes on later (preemptions: {report.num_preemptions}, "
+        f"tokens computed again: {report.num_recomputed}). No token is sampled twice.\n"
+    )
 
 
 def show_batch_sizes(cost_model: CostModel, *, num_requests: int, rate_per_s: float, seed: int) -> None:
@@ -70,12 +74,16 @@ def show_batch_sizes(cost_model: CostModel, *, num_requests: int, rate_per_s: fl
     # Whole-request batches get all the tokens they can use, and one bucket: nothing is padded here.
     whole = replace(config, max_batch_tokens=1 << 15, bucket_edges=(config.max_seq_len,))
     print("2. Throughput and waiting time against batch size  [SIMULATED]\n")
-    print("   The real schedulers on a virtual clock. Declared cost of a step: "
-          f"{cost_model.step_overhead_s * 1e3:g} ms + {cost_model.per_prefill_token_s * 1e3:g} ms per prompt token\n"
-          f"   + {cost_model.per_decode_seq_s * 1e3:g} ms per decoded token. These constants are assumptions, not "
-          "measurements (--step-ms, --prefill-ms, --decode-ms).")
-    print(f"   Traffic: {num_requests} requests, {rate_per_s:g} per second (Poisson), log-normal lengths, "
-          f"medians 48 in and 32 out, seed {seed}.\n")
+    print(
+        "   The real schedulers on a virtual clock. Declared cost of a step: "
+        f"{cost_model.step_overhead_s * 1e3:g} ms + {cost_model.per_prefill_token_s * 1e3:g} ms per prompt token\n"
+        f"   + {cost_model.per_decode_seq_s * 1e3:g} ms per decoded token. These constants are assumptions, not "
+        "measurements (--step-ms, --prefill-ms, --decode-ms)."
+    )
+    print(
+        f"   Traffic: {num_requests} requests, {rate_per_s:g} per second (Poisson), log-normal lengths, "
+        f"medians 48 in and 32 out, seed {seed}.\n"
+    )
     print("   max_batch_size  scheduler      tok/s   req/s   waiting p50       p99    E2E p50       p99   mean batch")
     _print_row(1, "pass-through", simulate(PassThrough(config), workload, cost_model))
     for size in BATCH_SIZES:
@@ -85,14 +93,18 @@ def show_batch_sizes(cost_model: CostModel, *, num_requests: int, rate_per_s: fl
         }
         for name, scheduler in schedulers.items():
             _print_row(size, name, simulate(scheduler, workload, cost_model))
-    print("\n   static: whole requests gathered for up to 20 ms, and nobody joins until the last of the batch is done\n"
-          "   (its finished members cost nothing here; a padded executor would go on computing them).\n")
+    print(
+        "\n   static: whole requests gathered for up to 20 ms, and nobody joins until the last of the batch is done\n"
+        "   (its finished members cost nothing here; a padded executor would go on computing them).\n"
+    )
 
 
 def _print_row(size: int, name: str, report: SimulationReport) -> None:
-    print(f"   {size:>14}  {name:<12} {report.output_tokens_per_s:>7.0f} {report.requests_per_s:>7.2f} "
-          f"{report.waiting.p50:>11.3f} s {report.waiting.p99:>7.2f} s "
-          f"{report.e2e.p50:>8.2f} s {report.e2e.p99:>7.2f} s {report.mean_batch:>12.1f}")
+    print(
+        f"   {size:>14}  {name:<12} {report.output_tokens_per_s:>7.0f} {report.requests_per_s:>7.2f} "
+        f"{report.waiting.p50:>11.3f} s {report.waiting.p99:>7.2f} s "
+        f"{report.e2e.p50:>8.2f} s {report.e2e.p99:>7.2f} s {report.mean_batch:>12.1f}"
+    )
 
 
 def show_buckets(cost_model: CostModel, *, num_requests: int, seed: int) -> None:
@@ -110,10 +122,13 @@ def show_buckets(cost_model: CostModel, *, num_requests: int, seed: int) -> None
     for label, edges in (("one", (512,)), ("ten", DEFAULT_BUCKET_EDGES)):
         batcher = DynamicBatcher(replace(config, bucket_edges=edges))
         report = simulate(batcher, workload, padded)
-        reasons = ", ".join(f"{reason.value} {count}" for reason, count in sorted(
-            batcher.num_cuts.items(), key=lambda item: -item[1]))
-        print(f"   {label:<7} {report.requests_per_s:>7.1f} {report.e2e.p50:>7.2f} s {report.e2e.p99:>6.2f} s "
-              f"{report.mean_batch:>12.1f}   {reasons}")
+        reasons = ", ".join(
+            f"{reason.value} {count}" for reason, count in sorted(batcher.num_cuts.items(), key=lambda item: -item[1])
+        )
+        print(
+            f"   {label:<7} {report.requests_per_s:>7.1f} {report.e2e.p50:>7.2f} s {report.e2e.p99:>6.2f} s "
+            f"{report.mean_batch:>12.1f}   {reasons}"
+        )
     print()
 
 

@@ -129,9 +129,7 @@ class DynamicBatcher(SchedulerBase):
         self.num_cuts[reason] += 1
 
     def _is_full(self, bucket: LengthBucket) -> bool:
-        return (
-            len(bucket.members) >= self.config.max_batch_size or bucket.num_tokens >= self.config.max_batch_tokens
-        )
+        return len(bucket.members) >= self.config.max_batch_size or bucket.num_tokens >= self.config.max_batch_tokens
 
     def _ripe_at(self, bucket: LengthBucket) -> float:
         """The moment from which an occupied bucket may be cut; minus infinity when it need not wait at all."""

@@ -1,11 +1,11 @@
 """What stage 3 can refuse, and what it cannot survive.
 
-    AieError                                    (from aie_tensor)
-    ├── InvalidInputError
-    │   └── RequestTooLongError    400  exit 2   the request can never run here, however long it waits
-    ├── QueueFullError             503  exit 1   too many wait already; try again after `retry_after_s`
-    ├── OutOfBlocksError           500  exit 1   more blocks asked for than are free (schedulers look before they ask)
-    └── BlockDoubleFreeError       500  exit 1   a block was given back that nobody holds
+AieError                                    (from aie_tensor)
+├── InvalidInputError
+│   └── RequestTooLongError    400  exit 2   the request can never run here, however long it waits
+├── QueueFullError             503  exit 1   too many wait already; try again after `retry_after_s`
+├── OutOfBlocksError           500  exit 1   more blocks asked for than are free (schedulers look before they ask)
+└── BlockDoubleFreeError       500  exit 1   a block was given back that nobody holds
 """
 
 from aie_tensor import AieError, InvalidInputError

@@ -61,8 +61,15 @@ class SequenceState:
     def of(cls, request: Request, order: int) -> "SequenceState":
         """The state of a request that has just arrived."""
         return cls(
-            request.request_id, request.prompt_len, request.prompt_len, 0, request.max_tokens,
-            request.priority, order, request.arrival_s, request.deadline_s,
+            request.request_id,
+            request.prompt_len,
+            request.prompt_len,
+            0,
+            request.max_tokens,
+            request.priority,
+            order,
+            request.arrival_s,
+            request.deadline_s,
         )
 
     @property

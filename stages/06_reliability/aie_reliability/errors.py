@@ -1,11 +1,11 @@
 """Refusals of the guards. Each names when to come back, since a client that knows waits instead of hammering.
 
-    AieError                                    (from aie_tensor, through aie_engine)
-    └── RefusedError               503  exit 1   not now; `retry_after_s` says when to try again
-        ├── RateLimitedError       429           this client asked too often
-        ├── OverloadedError        503           the server holds as many requests as it may
-        ├── CircuitOpenError       503           the engine failed too often; it gets time to recover
-        └── DrainingError          503           the server is shutting down and takes nothing new
+AieError                                    (from aie_tensor, through aie_engine)
+└── RefusedError               503  exit 1   not now; `retry_after_s` says when to try again
+    ├── RateLimitedError       429           this client asked too often
+    ├── OverloadedError        503           the server holds as many requests as it may
+    ├── CircuitOpenError       503           the engine failed too often; it gets time to recover
+    └── DrainingError          503           the server is shutting down and takes nothing new
 """
 
 from typing import ClassVar

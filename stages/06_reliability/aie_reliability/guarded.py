@@ -53,9 +53,7 @@ class GuardedEngine:
         try:
             stream = self._engine.submit(request)
         except BaseException as error:
-            is_fault = not isinstance(error, AieError) or (
-                error.status >= 500 and not isinstance(error, _NOT_FAULTS)
-            )
+            is_fault = not isinstance(error, AieError) or (error.status >= 500 and not isinstance(error, _NOT_FAULTS))
             (permit.failure if is_fault else permit.abandon)()
             raise
         return _GuardedStream(stream, permit)

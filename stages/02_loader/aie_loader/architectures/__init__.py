@@ -19,9 +19,7 @@ JsonObject = Mapping[str, object]
 class Builder(Protocol):
     """A graph over the tensors of a file, and the configuration with what only the tensors say."""
 
-    def __call__(
-        self, config: ModelConfig, tensors: Mapping[str, Matrix], where: str
-    ) -> tuple[ModelConfig, Graph]: ...
+    def __call__(self, config: ModelConfig, tensors: Mapping[str, Matrix], where: str) -> tuple[ModelConfig, Graph]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,9 +43,7 @@ def config_from_gguf(metadata: Mapping[str, object], where: str) -> ModelConfig:
     ))  # fmt: skip
 
 
-def config_from_json(
-    config: Mapping[str, object], generation: Mapping[str, object] | None, where: str
-) -> ModelConfig:
+def config_from_json(config: Mapping[str, object], generation: Mapping[str, object] | None, where: str) -> ModelConfig:
     """`config.json`, and `generation_config.json` where there is one (it may name more end tokens)."""
     fields = Fields(config, where)
     hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
