@@ -1,12 +1,19 @@
 """Fixtures for every stage's tests."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aie_tensor import AieError
+from aie_tensor.native import build as kernel_build
+
+# For runs by hand: the kernels of every test in this process are compiled with these flags instead of for this CPU,
+# "-mavx2 -mfma -mf16c" for another instruction set, "-fsanitize=address,undefined" (see tests/01_tensor/sanitize.py).
+if _flags := os.environ.get("AIE_TEST_KERNEL_FLAGS"):
+    kernel_build.target_flags = lambda: [tuple(_flags.split())]
 
 
 @pytest.fixture(scope="session")

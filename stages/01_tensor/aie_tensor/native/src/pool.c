@@ -10,10 +10,13 @@
 #define RELAX() ((void)0)
 #endif
 
-enum {
-    WAIT_SPINS = 4000, /* about 100 microseconds: longer than operators differ between threads that have a core each */
-    IDLE_SPINS = 2000     /* then an idle thread sleeps, so that a quiet server burns no CPU */
-};
+/* How often a thread looks before it sleeps; a test that wants many sleepers sets both to 0. */
+#ifndef WAIT_SPINS
+#define WAIT_SPINS 4000 /* about 100 microseconds: longer than operators differ between threads that have a core each */
+#endif
+#ifndef IDLE_SPINS
+#define IDLE_SPINS 2000 /* then an idle thread sleeps, so that a quiet server burns no CPU */
+#endif
 
 static uint32_t phase_of(unsigned long long next) { return (uint32_t)(next >> 32); }
 
