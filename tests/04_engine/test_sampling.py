@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from aie_engine.params import SamplingParams
 from aie_engine.philox import philox4x32, uniform
-from aie_engine.sampling import _kept_tokens, sample
+from aie_engine.sampling import _inverse_transform, _kept_tokens, sample
 from aie_tensor import InvalidInputError, ops
 
 GREEDY = SamplingParams(temperature=0)
@@ -69,6 +69,42 @@ def test_draws_follow_the_softmax(temperature: float) -> None:
     row = random_logits(1, 12, spread=1.5)[0]
     frequencies = draws(row, drawing(temperature=temperature), 20_000)
     assert np.abs(frequencies - ops.softmax(row / np.float32(temperature))).max() < 0.012
+
+
+@pytest.mark.parametrize("vocab", [12, 700])
+@pytest.mark.parametrize("wish", [{}, {"top_k": 5}, {"top_p": 0.8}, {"min_p": 0.1}, {"top_k": 7, "top_p": 0.9}])
+def test_draws_follow_the_filtered_distribution(vocab: int, wish: dict[str, Any]) -> None:
+    """Chi-square over the kept tokens; those expected fewer than five times count as one."""
+    row, params, count = random_logits(1, vocab, seed=5, spread=2.0)[0], drawing(temperature=0.8, **wish), 8000
+    weights = np.exp((row - row.max()) / np.float32(0.8))
+    *kept, _ = kept_by_definition(weights, params)
+    exact = np.zeros(vocab)
+    exact[kept] = weights[kept] / weights[kept].sum(dtype=np.float64) * count
+    found = draws(row, params, count) * count
+    assert found[exact == 0].sum() == 0
+    rare = exact < 5
+    exact, found = (np.append(x[~rare], x[rare].sum()) for x in (exact, found))
+    exact, found = exact[exact > 0], found[exact > 0]
+    degrees = len(exact) - 1
+    assert ((found - exact) ** 2 / exact).sum() < degrees + 4 * np.sqrt(2 * degrees)
+
+
+@given(
+    count=st.sampled_from([1, 2, 255, 256, 257, 1000]), seed=st.integers(0, 99), zeros=st.booleans(),
+    u=st.one_of(st.floats(0, 1, exclude_max=True), st.sampled_from([0.0, 1 - 2.0**-53])),
+)  # fmt: skip
+def test_a_draw_is_the_first_running_sum_above_u(count: int, seed: int, zeros: bool, u: float) -> None:
+    rng = np.random.default_rng(seed)
+    weights = rng.random(count, dtype=np.float32)
+    if zeros:  # as underflow leaves behind: also at both ends
+        weights[rng.random(count) < 0.7] = 0
+        weights[[0, -1]] = 0
+        weights[count // 2] = 1
+    sums = np.cumsum(weights, dtype=np.float64)
+    found = _inverse_transform(weights, u)
+    assert weights[found] > 0
+    before, aim = sums[found] - weights[found], u * sums[-1]
+    assert before - 1e-9 <= aim <= sums[found] + 1e-9  # sums in another order round to either side
 
 
 def kept_by_definition(weights: np.ndarray, params: SamplingParams) -> list[int]:

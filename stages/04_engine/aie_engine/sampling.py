@@ -20,17 +20,19 @@ import numpy as np
 import numpy.typing as npt
 
 from aie_engine.batch import Int32Array
-from aie_engine.params import SamplingParams
+from aie_engine.params import MAX_LOGPROBS, SamplingParams
 from aie_engine.philox import uniform
 from aie_engine.requests import TokenLogprobs
 
 __all__ = ["ArgmaxRows", "SampleOutput", "numpy_argmax", "sample"]
 
 Float32Array = npt.NDArray[np.float32]
+Float64Array = npt.NDArray[np.float64]
 IndexArray = npt.NDArray[np.intp]
 ArgmaxRows = Callable[[Float32Array], Int32Array]
 
 _CANDIDATES = 1024
+_STRETCH = 256  # tokens whose weights are summed up before any is looked at by itself
 _STRIDE = 16  # one of so many logits is looked at to guess the threshold
 _U64 = 2**64 - 1
 
@@ -70,8 +72,9 @@ def sample(
     failed = frozenset(np.flatnonzero(~np.isfinite(largest)).tolist())
     drawing = [row for row, wish in enumerate(params) if not wish.is_greedy and row not in failed]
     if drawing:
-        for row, u in zip(drawing, _uniform(drawing, params, positions), strict=True):
-            token_ids[row] = _draw(logits[row], params[row], largest[row], u)
+        with np.errstate(over="ignore"):
+            for row, u in zip(drawing, _uniform(drawing, params, positions), strict=True):
+                token_ids[row] = _draw(logits[row], params[row], largest[row], u)
     logprobs = [
         None if wish.logprobs is None or row in failed else _logprobs(logits[row], token_ids[row], wish.logprobs)
         for row, wish in enumerate(params)
@@ -92,8 +95,9 @@ def _uniform(rows: Sequence[int], params: Sequence[SamplingParams], positions: S
 def _draw(row: Float32Array, wish: SamplingParams, largest: np.float32, u: float) -> int:
     """One token of the row [V], whose largest logit is `largest`, by the random number u in [0,1)."""
     # Subtracting first keeps a tiny temperature from overflowing: the likeliest is always exp(0).
-    with np.errstate(over="ignore"):
-        weights = np.exp((row - largest) / np.float32(wish.temperature))
+    weights = row - largest
+    weights /= np.float32(wish.temperature)
+    np.exp(weights, out=weights)
     if wish.top_k <= 0 and wish.top_p >= 1 and wish.min_p <= 0:
         return _inverse_transform(weights, u)
     kept = _kept_tokens(weights, wish)
@@ -101,32 +105,45 @@ def _draw(row: Float32Array, wish: SamplingParams, largest: np.float32, u: float
 
 
 def _inverse_transform(weights: Float32Array, u: float) -> int:
-    sums = np.cumsum(weights, dtype=np.float64)
-    # side="right" never lands on a token of weight 0; the minimum guards the rounding of u · total.
-    return min(int(np.searchsorted(sums, u * sums[-1], side="right")), len(weights) - 1)
+    """First index at which the running sum of `weights` exceeds u · total: first its stretch, then where within."""
+    stretches = np.cumsum(np.add.reduceat(weights, np.arange(0, len(weights), _STRETCH), dtype=np.float64))
+    aim = u * stretches[-1]
+    stretch = _first_above(stretches, aim)
+    begin = stretch * _STRETCH
+    within = np.cumsum(weights[begin : begin + _STRETCH], dtype=np.float64)
+    return begin + _first_above(within, aim - (stretches[stretch - 1] if stretch else 0.0))
+
+
+def _first_above(sums: Float64Array, aim: float) -> int:
+    """Index of the first of the rising `sums` above `aim`; where rounding left none, of the last that still rose."""
+    index = int(np.searchsorted(sums, aim, side="right"))  # "right" never lands on a weight of 0
+    return index if index < len(sums) else int(np.searchsorted(sums, sums[-1], side="left"))
 
 
 def _kept_tokens(weights: Float32Array, wish: SamplingParams) -> IndexArray:
     """Ids that pass min_p, top_k and top_p, in ascending order. `weights` [V] are relative to the likeliest's 1."""
-    likeliest = _descending(weights[_candidates(weights)])
+    ids = _candidates(weights)
+    likeliest = _descending(weights[ids])
     length = _prefix_length(weights, likeliest, wish)
     if length is None:
+        ids = np.arange(len(weights))
         likeliest = _descending(weights)
         length = _prefix_length(weights, likeliest, wish)
         assert length is not None, "no prefix is longer than the whole row"
     edge = likeliest[length - 1]
-    kept = np.flatnonzero(weights >= edge)
+    kept: IndexArray = ids[weights[ids] >= edge]
     if surplus := len(kept) - length:  # several weigh as much as the last that passes: the lower ids go first
         kept = np.delete(kept, np.flatnonzero(weights[kept] == edge)[-surplus:])
     return kept
 
 
-def _candidates(row: Float32Array) -> IndexArray:
-    """Ids of a prefix of the sorted row, in ascending order: around `_CANDIDATES` tokens, or all of a short row."""
-    if len(row) <= 4 * _CANDIDATES:
+def _candidates(row: Float32Array, around: int = _CANDIDATES) -> IndexArray:
+    """Ids of a prefix of the sorted row, in ascending order: around so many tokens, and at least a sixteenth of them,
+    or all of a short row."""
+    if len(row) <= 4 * around:
         return np.arange(len(row))
     glimpse = row[::_STRIDE]
-    rank = len(glimpse) - _CANDIDATES // _STRIDE
+    rank = len(glimpse) - around // _STRIDE
     return np.flatnonzero(row >= np.partition(glimpse, rank)[rank])
 
 
@@ -157,8 +174,9 @@ def _prefix_length(weights: Float32Array, likeliest: Float32Array, wish: Samplin
 def _logprobs(row: Float32Array, token_id: int, num_top: int) -> TokenLogprobs:
     """Log-probabilities under the raw logits, before temperature and filters: the model's own opinion."""
     largest = row.max()
-    normalizer = largest + np.log(np.exp(row - largest).sum(dtype=np.float64))
-    candidates = _candidates(row)
+    weights = row - largest
+    normalizer = largest + np.log(np.exp(weights, out=weights).sum(dtype=np.float64))
+    candidates = _candidates(row, MAX_LOGPROBS * _STRIDE)
     top = candidates[np.argsort(-row[candidates], kind="stable")[:num_top]].tolist()
     return TokenLogprobs(
         token_id=token_id,
