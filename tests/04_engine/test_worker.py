@@ -49,6 +49,13 @@ def tokens_of(stream: TokenStream) -> list[int]:
     return [token for event in stream for token in event.token_ids]
 
 
+def test_a_request_that_cannot_be_sent_takes_no_place(engine: WorkerEngine, request_for: Ask) -> None:
+    for _ in range(engine.info.max_batch_size + engine.info.max_queue + 1):
+        with pytest.raises(UnicodeEncodeError):
+            engine.submit(request_for("half a pair \ud800", [5], 1))
+    assert len(tokens_of(engine.submit(request_for("whole", [5], 1, ignore_eos=True)))) == 1
+
+
 def test_a_worker_says_what_a_thread_says(engine: WorkerEngine, tiny_model: Path, request_for: Ask) -> None:
     requests = [request_for(f"r{index}", [index + 5, 9, 3], 24, ignore_eos=True) for index in range(8)]
     local = LocalEngine(config_for(tiny_model))

@@ -105,6 +105,9 @@ class WorkerEngine:
         except OSError:
             self._streams.forget(request.request_id)
             raise EngineDeadError("The engine's worker has died.", retry_after_s=_RETRY_AFTER_S) from None
+        except BaseException:  # what cannot be encoded was never sent
+            self._streams.forget(request.request_id)
+            raise
         return stream
 
     def cancel(self, request_id: str) -> None:
