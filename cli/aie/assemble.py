@@ -1,13 +1,13 @@
 """Settings become a running service: model files, engines, guards, server, in that order."""
 
 import logging
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from aie.console import note, pull_progress
+from aie.service_log import ServiceLog
 from aie.settings import ServeSettings, parse_bytes
 from aie_engine import (
     EngineConfig,
@@ -148,9 +148,11 @@ def _refuse_what_is_not_there(settings: ServeSettings) -> None:
         )
 
 
-def set_up_logging(level: str) -> None:
-    """Plain lines on standard error."""
+def set_up_logging(level: str) -> ServiceLog:
+    """Plain lines on standard error, from a thread of their own. The caller closes it."""
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
         raise InvalidInputError(f"log_level is {level!r}; choose debug, info, warning or error.", param="log_level")
-    logging.basicConfig(stream=sys.stderr, level=number, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log = ServiceLog()
+    logging.basicConfig(handlers=[log], level=number, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    return log

@@ -1,13 +1,14 @@
 """What a person sees: progress on a terminal, plain lines elsewhere, tables that also go to a JSON file."""
 
+import contextlib
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aie.service_log import write_to_stderr
 from aie_engine import EnvironmentLacksError
 
 if TYPE_CHECKING:
@@ -17,8 +18,10 @@ __all__ = ["format_bytes", "note", "pull_progress", "write_json"]
 
 
 def note(text: str) -> None:
-    """A line for the person, on standard error so that standard output stays the result."""
-    print(text, file=sys.stderr, flush=True)
+    """A line for the person, on standard error so that standard output stays the result. Who does not listen misses
+    it."""
+    with contextlib.suppress(OSError):
+        write_to_stderr(text + "\n")
 
 
 def format_bytes(count: float) -> str:
@@ -31,17 +34,29 @@ def format_bytes(count: float) -> str:
 
 
 def write_json(path: Path, document: object) -> None:
-    """Writes beside the target and renames, so that a reader never sees half a file."""
+    """Writes beside the target and renames, so that a reader never sees half a file. What is no regular file, such as
+    `/dev/stdout` or a pipe, is written to as it is: a rename would put a file in its place."""
+    text = json.dumps(document, indent=2) + "\n"
     try:
+        path = path.resolve()  # a link stays a link
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-            json.dump(document, file, indent=2)
-            file.write("\n")
-        os.replace(file.name, path)
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+        else:
+            _replace(path, text)
     except OSError as error:
         raise EnvironmentLacksError(
-            f"{path} cannot be written: {error.strerror}. Choose another --json PATH."
+            f"{path} cannot be written: {error.strerror or error}. Choose another --json PATH."
         ) from None
+
+
+def _replace(path: Path, text: str) -> None:
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        new.write_text(text, encoding="utf-8")
+        os.replace(new, path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def pull_progress(alias: str) -> "Callable[[PullProgress], None]":

@@ -1,12 +1,12 @@
 """`aie serve`: the default model, or the ones named, behind an OpenAI-compatible HTTP server."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from aie.console import note
 from aie_engine import InvalidInputError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def serve(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[MODEL]...",
+            metavar="MODEL",
             help="Alias (see `aie models`), .gguf file or safetensors folder; none: the default, pulled on first use.",
         ),
     ] = None,
@@ -108,34 +108,43 @@ def serve(
 
 
 def _run(settings: "ServeSettings") -> None:
-    from aie.assemble import build_service, set_up_logging
+    from aie.assemble import set_up_logging
+
+    log = set_up_logging(settings.log_level)
+    try:
+        _serve(settings, log.line)
+    finally:
+        log.close()
+
+
+def _serve(settings: "ServeSettings", say: Callable[[str], None]) -> None:
+    from aie.assemble import build_service
     from aie_reliability import Drain
 
-    set_up_logging(settings.log_level)
     started_s = time.monotonic()
-    service = build_service(settings)
+    service = build_service(settings, report=say)
     drain = Drain(service.begin_drain, service.in_progress, grace_s=settings.grace_s)
     drain.install()
     try:
         service.server.start()
         for engine in service.engines:
             info = engine.info
-            note(
+            say(
                 f"{info.model_name}: {info.kernels} kernels, {info.num_threads} threads, contexts of up to "
                 f"{info.max_seq_len} tokens, KV cache for {info.num_kv_blocks * info.block_size} tokens"
             )
-        note(f"Ready after {time.monotonic() - started_s:.1f} s on {service.server.url} (Ctrl-C to stop)")
+        say(f"Ready after {time.monotonic() - started_s:.1f} s on {service.server.url} (Ctrl-C to stop)")
         drain.wait()
-        note(
+        say(
             f"Draining: {service.in_progress()} requests in flight get up to {settings.grace_s:g} s. "
             "A second signal ends at once."
         )
         left = drain.run()
-        note("Stopped." if left == 0 else f"Stopped; {left} requests were cut off after the grace time.")
+        say("Stopped." if left == 0 else f"Stopped; {left} requests were cut off after the grace time.")
     finally:
         service.close()
 
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("serve")(serve)
+    app.command("serve", short_help="Serve models behind an OpenAI-compatible HTTP API.")(serve)

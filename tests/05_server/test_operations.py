@@ -150,9 +150,9 @@ def test_everything_else_needs_the_key(harness: Any, authorization: str | None) 
         assert b"secret" not in answer.body
 
 
-@pytest.mark.parametrize("key", ["secret-key", "other"])
+@pytest.mark.parametrize("key", ["secret-key", "other", "schlüssel"])  # headers are bytes; the client sends UTF-8
 def test_right_key(harness: Any, key: str) -> None:
-    harness.serve(api_keys=["secret-key", "other"])
+    harness.serve(api_keys=["secret-key", "other", "schlüssel"])
     assert harness.get("/v1/models", Authorization=f"Bearer {key}").status == 200
 
 

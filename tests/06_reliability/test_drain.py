@@ -21,12 +21,19 @@ def make(clock, in_flight, grace_s=10.0):
 
 
 def test_waits_until_the_last_request_has_ended(clock):
-    left = iter([3, 2, 1, 0, 0])
+    left = iter([3, 2, 1, 0, 0, 0])
     drain, log = make(clock, lambda: next(left))
     drain.on_signal(signal.SIGTERM)
     drain.wait()
     assert drain.run() == 0
     assert log == ["begin"]
+
+
+def test_a_request_that_was_on_its_way_is_waited_for(clock):
+    left = iter([0, 1, 1, 0, 0, 0])
+    drain, _ = make(clock, lambda: next(left))
+    assert drain.run() == 0
+    assert next(left, None) is None
 
 
 def test_gives_up_after_the_grace_time(clock):

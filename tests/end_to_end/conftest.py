@@ -33,7 +33,7 @@ class Serving:
 
 @contextmanager
 def serving(*arguments, environ=None):
-    command = [sys.executable, "-m", "aie", "serve", *map(str, arguments), "--host", "127.0.0.1", "--port", "0"]
+    command = [sys.executable, "-m", "aie", "serve", "--host", "127.0.0.1", "--port", "0", *map(str, arguments)]
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True,
         env={**os.environ, **(environ or {})},

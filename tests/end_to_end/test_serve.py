@@ -1,6 +1,9 @@
 """The whole house, with the official client, over a real socket and a real worker process."""
 
+import fcntl
 import json
+import os
+import re
 import signal
 import socket
 import subprocess
@@ -147,6 +150,68 @@ def test_a_killed_worker_is_replaced(serve, tiny_model):
         assert get(f"{server.url}/health")
         assert server.stop() == 0
     assert "was killed by SIGKILL" in "".join(server.log)
+
+
+def test_worker_leaves_quietly_when_the_front_is_killed(serve, tiny_model):
+    with serve(tiny_model, "--threads", 1, "--kernels", "numpy", "--kv-memory", "8MiB") as server:
+        family = psutil.Process(server.process.pid).children()
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+        stream = iter(client.completions.create(model="default", prompt="Go", max_tokens=200, stream=True,
+                                                extra_body={"ignore_eos": True}))  # fmt: skip
+        next(stream)
+        server.process.kill()
+        server.wait()  # the log ends when the last of its writers has gone
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert not alive
+    assert "Traceback" not in "".join(server.log)
+
+
+@pytest.fixture
+def unheard(tiny_model):
+    """A server whose standard error is a small pipe, and the reading end of it."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "aie", "serve", str(tiny_model), "--port", "0", "--threads", "1", "--kv-memory", "8MiB"],
+        stdout=subprocess.DEVNULL, stderr=writer,
+    )  # fmt: skip
+    os.close(writer)
+    try:
+        log = b""
+        while not (found := re.search(rb"Ready .* on (http://\S+) ", log)):
+            assert (data := os.read(reader, 4096)), f"aie serve ended: {log!r}"
+            log += data
+        yield process, found[1].decode(), reader
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sets the size of a pipe")
+@pytest.mark.parametrize("is_gone", [False, True], ids=["reader does not read", "reader is gone"])
+def test_server_serves_and_drains_when_nobody_takes_its_log(unheard, is_gone):
+    process, url, reader = unheard
+    if is_gone:
+        os.close(reader)
+    for _ in range(60):  # more lines than the pipe holds
+        get(f"{url}/version")
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=30)
+    stream = iter(client.completions.create(model="default", prompt="Go", max_tokens=100, stream=True,
+                                            extra_body={"ignore_eos": True}))  # fmt: skip
+    next(stream)
+    process.terminate()
+    assert list(stream)[-1].choices[0].finish_reason == "length"
+    assert process.wait(30) == 0
+    if not is_gone:
+        os.close(reader)
+
+
+def test_ipv6(serve, tiny_model):
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    with serve(tiny_model, "--host", "::1", "--threads", 1, "--kv-memory", "8MiB") as server:
+        assert server.url.startswith("http://[::1]:")
+        assert json.loads(get(f"{server.url}/health")) == {"status": "ok"}
 
 
 def test_engine_in_process(serve, tiny_gguf):

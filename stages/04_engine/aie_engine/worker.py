@@ -4,6 +4,7 @@ Threads: the main thread is the engine's loop; a reader turns frames into comman
 front process is gone, and so is this one, at once if it cooperates and by force if a step hangs.
 """
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -85,7 +86,9 @@ class _Worker:
         self._parts.close()
 
     def _send(self, frame: frames.FromWorker) -> None:
-        self._connection.send_bytes(frames.encode(frame))
+        # When the other end is gone there is nobody to tell: `_read` sees that, too, and ends the loop.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._connection.send_bytes(frames.encode(frame))
 
     def _deliver(self, events: list[TokenEvent], stats: EngineStats | None) -> None:
         self._send(frames.StepFrame(events, stats))

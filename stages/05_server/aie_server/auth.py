@@ -20,7 +20,7 @@ class ApiKeys:
         if not self._keys:
             return address
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        offered = given.strip().encode("utf-8", "replace") if scheme.lower() == "bearer" else b""
+        offered = given.strip().encode("latin-1", "replace") if scheme.lower() == "bearer" else b""  # the bytes as sent
         if sum(hmac.compare_digest(offered, key) for key in self._keys):
             return "key-" + hashlib.sha256(offered).hexdigest()[:16]
         if is_open:

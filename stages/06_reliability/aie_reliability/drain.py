@@ -14,6 +14,7 @@ from types import FrameType
 __all__ = ["Drain"]
 
 _POLL_S = 0.05
+_QUIET_POLLS = 2  # so many looks in a row must find nothing in flight
 
 
 class Drain:
@@ -69,6 +70,9 @@ class Drain:
         """Drains and returns how many requests were still open when the grace time was over (0: a clean end)."""
         self._begin()
         end_s = self._clock() + self._grace_s
-        while self._in_flight() > 0 and self._clock() < end_s:
+        num_quiet = 0
+        # One look is not enough: a connection that the kernel has accepted may not have reached the server yet.
+        while num_quiet < _QUIET_POLLS and self._clock() < end_s:
             self._pause(_POLL_S)
+            num_quiet = 0 if self._in_flight() > 0 else num_quiet + 1
         return self._in_flight()
