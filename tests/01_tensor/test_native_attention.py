@@ -7,7 +7,7 @@ from aie_tensor import ops
 
 pytestmark = pytest.mark.native
 
-MAX_CONTEXT = 640
+MAX_CONTEXT = 8192
 
 
 class Attention:
@@ -22,7 +22,7 @@ class Attention:
         blocks = rng.permutation(len(lengths) * width + 3)[: len(lengths) * width]
         self.tables = blocks.reshape(len(lengths), width).astype(np.int32)
         self.plan = bench(
-            max_tokens=sum(lengths), num_threads=threads, max_context=MAX_CONTEXT,
+            max_tokens=min(sum(lengths), 640), num_threads=threads, max_context=MAX_CONTEXT,
             kv_shape=(2, len(lengths) * width + 3, kv_heads, block, head_dim),
         )  # fmt: skip
         self.input = self.plan.buffer(width=self.qkv[0].shape[1])
@@ -39,13 +39,13 @@ class Attention:
         self.plan.run([(start, count) for _, start, count in chunks], tables=self.tables[[s for s, _, _ in chunks]])
         return np.split(self.plan.read(self.output, len(rows)), np.cumsum([count for _, _, count in chunks])[:-1])
 
-    def expected(self, sequence):
-        """All positions of one sequence at once, by the reference operators."""
+    def expected(self, sequence, first=0):
+        """Positions of one sequence from `first` on at once, by the reference operators."""
         rows = self.qkv[sequence].reshape(len(self.qkv[sequence]), -1, self.head_dim)
         positions = np.arange(len(rows))
         q, k, v = np.split(rows, [self.heads, self.heads + self.kv_heads], axis=1)
         q, k = (ops.rope(x, positions, self.inv_freq, self.interleaved) for x in (q, k))
-        return ops.attention(q, k, v, positions, self.head_dim**-0.5).reshape(len(rows), -1)
+        return ops.attention(q[first:], k, v, positions[first:], self.head_dim**-0.5).reshape(len(rows) - first, -1)
 
 
 def close(actual, expected):
@@ -60,7 +60,8 @@ def test_whole_prompts_match_numpy(bench, heads, interleaved):
         close(actual, case.expected(sequence))
 
 
-@pytest.mark.parametrize(("block", "head_dim"), [(16, 64), (32, 48), (48, 16), (4, 32), (16, 24), (8, 8), (24, 20)])
+@pytest.mark.parametrize(("block", "head_dim"), [(16, 64), (32, 48), (48, 16), (4, 32), (16, 24), (8, 8), (24, 20),
+                                                  (1, 80), (16, 80), (32, 96), (16, 128), (1, 2), (16, 6)])  # fmt: skip
 def test_any_block_and_head_size(bench, block, head_dim):
     case = Attention(bench, [50, 21], block=block, head_dim=head_dim)
     for sequence, actual in enumerate(case.step([(0, 0, 50), (1, 0, 21)])):
@@ -70,6 +71,23 @@ def test_any_block_and_head_size(bench, block, head_dim):
 def test_long_context_spans_match_numpy(bench):
     case = Attention(bench, [600], head_dim=16)
     close(case.step([(0, 0, 600)])[0], case.expected(0))
+
+
+def test_the_longest_context_to_its_last_position(bench):
+    case = Attention(bench, [MAX_CONTEXT], heads=3, kv_heads=1, head_dim=8, threads=4)
+    for start in range(0, MAX_CONTEXT - 8, 640):
+        case.step([(0, start, min(640, MAX_CONTEXT - 8 - start))])
+    rows = [case.step([(0, position, 1)])[0] for position in range(MAX_CONTEXT - 8, MAX_CONTEXT)]
+    close(np.concatenate(rows), case.expected(0, first=MAX_CONTEXT - 8))
+    with pytest.raises(AssertionError):
+        case.plan.run([(MAX_CONTEXT, 1)], tables=case.tables)
+
+
+@pytest.mark.parametrize("heads", [(25, 1), (48, 2), (30, 1)])
+def test_more_query_heads_than_a_tile_has_rows(bench, heads):
+    case = Attention(bench, [19, 1], heads=heads[0], kv_heads=heads[1], head_dim=16)
+    for sequence, actual in enumerate(case.step([(0, 0, 19), (1, 0, 1)])):
+        close(actual, case.expected(sequence))
 
 
 def test_bits_do_not_depend_on_chunks_batch_or_threads(bench):

@@ -18,7 +18,7 @@ from aie_tensor import native
 from aie_tensor.native.build import target_flags
 from aie_tensor.native.structs import StepC
 
-pytestmark = [pytest.mark.native, pytest.mark.timeout(30)]
+pytestmark = [pytest.mark.native, pytest.mark.timeout(120)]
 
 NUM_PHASES, WIDTH = 40, 256
 
