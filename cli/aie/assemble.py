@@ -85,6 +85,7 @@ def engine_config(settings: ServeSettings, path: Path, name: str, *, share: int 
 
 def build_service(settings: ServeSettings, *, report: Callable[[str], None] = note) -> Service:
     """Loads every model and opens the port. Whatever was started is closed again when a later part fails."""
+    _check_api_key(settings.api_key)
     paths = [(served_name(name), find_model(name)) for name in settings.models] or [(DEFAULT_MODEL, find_model(None))]
     names = [name for name, _ in paths]
     if len(set(names)) != len(names):
@@ -134,6 +135,16 @@ def _reliability(settings: ServeSettings) -> ReliabilityConfig:
 def _engines_ready(engines: list[GuardedEngine]) -> tuple[bool, str]:
     dead = [engine.info.model_name for engine in engines if not (engine.is_alive and engine.takes_requests)]
     return (False, f"the engine of {', '.join(dead)} is not available") if dead else (True, "ready")
+
+
+def _check_api_key(key: str | None) -> None:
+    """A key that nobody can send, such as `--api-key "$UNSET"`, must not become a server without one."""
+    if key is not None and (not key or key != key.strip() or not key.isprintable()):
+        raise InvalidInputError(
+            "--api-key is empty, or has blanks around it or characters that no header can carry. "
+            "Leave it out to serve without a key.",
+            param="api_key",
+        )
 
 
 def _refuse_what_is_not_there(settings: ServeSettings) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aie_engine import EngineDeadError
-from aie_server import ServerConfig
+from aie_server import HttpLimits, ServerConfig
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 CHAT = "/v1/chat/completions"
@@ -298,3 +298,10 @@ def test_body_limit_of_the_configuration(harness: Any) -> None:
 def test_large_integers_in_ignored_fields_do_no_harm(harness: Any) -> None:
     body = json.dumps({"prompt": "hi", "made_up": 10**300, "user": "x" * 10_000}).encode()
     assert harness.connect().post(COMPLETIONS, body).answer().status in (200, 400)
+
+
+def test_client_that_sends_a_body_too_large_before_it_reads_learns_why(harness: Any) -> None:
+    """Closing while it still sends would be a reset, which looks like a broken server."""
+    body = b'{"prompt": "' + b"a" * HttpLimits().max_body_bytes + b'"}'
+    answer = harness.post("/v1/completions", body)
+    assert (answer.status, answer.error["code"]) == (413, "body_too_large")

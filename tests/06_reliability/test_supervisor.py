@@ -53,6 +53,17 @@ def test_the_pause_doubles_up_to_a_limit_and_failed_starts_count(supervised, mad
     assert clock.now - start == pytest.approx(11.0, abs=0.6)  # and 4 again: the limit
 
 
+def test_no_failure_of_a_start_ends_the_supervision(supervised, made, clock):
+    supervised.factory.errors = [RuntimeError("can't start new thread"), EOFError()]
+    made[0].is_alive = False
+    supervised.check()
+    for _ in range(2):
+        clock.advance(4.0)
+        assert not supervised.check()
+    clock.advance(4.0)
+    assert supervised.check() and supervised.is_alive
+
+
 def test_a_long_life_resets_the_pause(supervised, made, clock):
     for _ in range(3):
         made[-1].is_alive = False

@@ -228,6 +228,7 @@ def test_engine_in_process(serve, tiny_gguf):
         (["serve", "--device", "cuda"], 3, "CUDA"),
         (["serve", "--workers", "7"], 2, "workers"),
         (["serve", "--kv-memory", "much"], 2, "kv_memory"),
+        (["serve", "--api-key", ""], 2, "--api-key is empty"),  # not a server that anybody may use
         (["serve", "--config", "missing.toml"], 2, "missing.toml"),
         (["bench", "--url", "http://127.0.0.1:1"], 3, "No server answers"),
         (["bench", "--concurrency", "0"], 2, "concurrency"),

@@ -17,7 +17,7 @@ class HttpLimits:
     max_headers: int = 100  # beyond: 431
     max_body_bytes: int = 8 * 1024 * 1024  # beyond: 413, for a declared length before anything is read
     max_body_chunks: int = 16 * 1024  # of a chunked body; beyond: 413
-    max_drain_bytes: int = 256 * 1024  # read and thrown away after an early error, so that the client sees the answer
+    max_drain_bytes: int = 16 * 1024 * 1024  # read and thrown away after an early error, or the client would not see it
     idle_timeout_s: float = 75.0  # between two requests of a connection
     header_timeout_s: float = 10.0  # from the first byte of a request to its last header
     body_timeout_s: float = 30.0

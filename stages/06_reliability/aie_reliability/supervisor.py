@@ -110,12 +110,16 @@ class SupervisedEngine:
         return self._restart()
 
     def _restart(self) -> bool:
-        self._engine.close()
         try:
+            self._engine.close()
             engine = self._factory()
-        except (AieError, OSError) as error:
+        except Exception as error:  # whatever it is: a supervisor that ends with it would never try again
             self._next_try_s = self._clock() + self._backoff_s
-            _log.error("the engine could not be restarted (%s); next try in %.1f s", error, self._backoff_s)
+            is_known = isinstance(error, AieError | OSError)
+            _log.error(
+                "the engine could not be restarted (%s); next try in %.1f s",
+                error if is_known else repr(error), self._backoff_s, exc_info=not is_known,
+            )  # fmt: skip
             return False
         with self._swap:
             if self._closing.is_set():
