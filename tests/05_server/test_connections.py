@@ -200,8 +200,8 @@ def test_resets_leave_no_traceback(
 
 def test_connections_beyond_the_cap_are_told_so(harness: Any) -> None:
     server = harness.serve(config=config(max_connections=2))
-    first, second = harness.connect(), harness.connect()
-    assert first.get("/version").answer().status == second.get("/version").answer().status == 200
+    first, second = harness.connect().send(b"GET"), harness.connect().send(b"GET")
+    wait_until(lambda: server.num_busy_connections == 2)
     third = harness.connect()
     answer = third.answer()
     assert (answer.status, answer.error["code"], answer.headers["Retry-After"]) == (503, "too_many_connections", "1")
@@ -209,6 +209,42 @@ def test_connections_beyond_the_cap_are_told_so(harness: Any) -> None:
     first.close()
     wait_until(lambda: server.num_connections == 1)
     assert harness.connect().get("/version").answer().status == 200
+    second.send(b" /version HTTP/1.1\r\nHost: t\r\n\r\n")
+    assert second.answer().status == 200
+
+
+def test_idle_connections_give_way_to_those_that_come(harness: Any) -> None:
+    server = harness.serve(config=config(max_connections=3))
+    busy = harness.connect().send(b"GET")
+    wait_until(lambda: server.num_busy_connections == 1)
+    used, silent = harness.connect().get("/version"), harness.connect()
+    assert used.answer().status == 200
+    wait_until(lambda: server.num_busy_connections == 1 and server.num_connections == 3)
+    crowd = [harness.connect() for _ in range(20)]
+    assert used.is_closed_by_peer() and silent.is_closed_by_peer()
+    assert crowd[0].is_closed_by_peer()
+    assert harness.connect().get("/version").answer().status == 200
+    busy.send(b" /version HTTP/1.1\r\nHost: t\r\n\r\n")
+    assert busy.answer().status == 200
+    wait_until(lambda: server.num_connections <= 3)
+
+
+def test_idle_connections_give_way_when_there_are_no_descriptors(
+    harness: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = harness.serve()
+    idle = harness.connect()
+    wait_until(lambda: server.num_connections == 1)
+    accept = socket.socket.accept
+
+    def accept_when_there_is_room(self: socket.socket) -> Any:
+        if server.num_connections:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return accept(self)
+
+    monkeypatch.setattr(socket.socket, "accept", accept_when_there_is_room)
+    assert harness.connect().get("/version").answer().status == 200
+    assert idle.is_closed_by_peer()
 
 
 def test_accept_loop_survives_exhausted_file_descriptors(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:

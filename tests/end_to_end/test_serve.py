@@ -179,7 +179,8 @@ def unheard(tiny_model):
     try:
         log = b""
         while not (found := re.search(rb"Ready .* on (http://\S+) ", log)):
-            assert (data := os.read(reader, 4096)), f"aie serve ended: {log!r}"
+            data = os.read(reader, 4096)
+            assert data, f"aie serve ended: {log!r}"
             log += data
         yield process, found[1].decode(), reader
     finally:

@@ -24,7 +24,7 @@ class HttpLimits:
     send_timeout_s: float = 20.0  # for one write; a reader slower than that loses its stream
     send_buffer_bytes: int = 256 * 1024  # what the kernel holds for a client that does not read
     linger_timeout_s: float = 1.0  # for the drain
-    max_connections: int = 1024  # beyond: 503 from the accepting thread
+    max_connections: int = 1024  # beyond: the oldest idle one ends; if all are busy, 503 from the accepting thread
     backlog: int = 1024  # connections that the kernel holds before they are accepted
 
 

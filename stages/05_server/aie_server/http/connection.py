@@ -53,6 +53,7 @@ class ConnectionState:
     """What the listener sees of a connection: an idle one may be closed at any time."""
 
     is_idle: bool = True
+    is_leaving: bool = False  # has been asked to end
 
 
 @dataclass(slots=True)

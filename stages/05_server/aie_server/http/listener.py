@@ -1,7 +1,9 @@
 """The listening socket and the threads of its connections.
 
 A thread per connection is the plain answer, and right for streams that mostly wait; what makes it safe is the cap.
-Connections beyond it are told 503 by the accepting thread itself, which costs one write.
+When it is reached, or the system has no descriptors left, the oldest connections on which nothing happens give way to
+those that come: a crowd that only keeps connections open keeps nobody out. When all are busy, a new one is told 503 by
+the accepting thread itself, which costs one write.
 """
 
 import contextlib
@@ -22,6 +24,7 @@ __all__ = ["Listener"]
 
 _log = logging.getLogger("aie.server")
 _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_NUM_GIVE_WAY: Final = 16  # idle connections that end when there are no descriptors left
 _POLL_S: Final = 0.25  # how soon the accept loop sees that it shall stop, where `close` cannot wake it
 _BODY: Final = (
     b'{"error":{"message":"Too many connections are open.","type":"overloaded_error","param":null,'
@@ -117,6 +120,9 @@ class Listener(ThreadingMixIn, TCPServer):
             if error.errno in _OUT_OF_RESOURCES:
                 # The connection stays in the backlog and the socket readable: without a pause this would eat a core.
                 _log.error("cannot accept a connection: %s", error.strerror)
+                with self._changed:
+                    for _ in range(_NUM_GIVE_WAY):
+                        self._make_room()
                 self._stopping.wait(0.1)
             raise
 
@@ -124,7 +130,7 @@ class Listener(ThreadingMixIn, TCPServer):
         with self._changed:
             while self._ending and not self._ending[0].is_alive():
                 self._ending.popleft()
-            is_full = len(self._connections) >= self._app.limits.max_connections
+            is_full = len(self._connections) >= self._app.limits.max_connections and not self._make_room()
             if not is_full:
                 thread = threading.Thread(
                     target=self.process_request_thread,
@@ -141,6 +147,16 @@ class Listener(ThreadingMixIn, TCPServer):
         except RuntimeError:  # the system gives no more threads
             self._forget(request)
             self._refuse(request)
+
+    def _make_room(self) -> bool:
+        """Hang up on the oldest idle connection. False if there is none. The caller holds the lock."""
+        for sock, (_, state) in self._connections.items():
+            if state.is_idle and not state.is_leaving:
+                state.is_leaving = True
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RD)  # its thread reads the end and leaves
+                return True
+        return False
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         with self._changed:
