@@ -43,7 +43,7 @@ def run(kind: str, paths: list[str]) -> int:
         **OPTIONS,
     }
     # ThreadSanitizer lays out the address space itself, which the kernel's randomization can make impossible.
-    command = ["setarch", "-R", sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "native"]
+    command = ["setarch", "-R", sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-m", "native"]
     with tempfile.TemporaryDirectory() as cache:
         return subprocess.call([*command, *paths], env={**os.environ, **environment, "AIE_CACHE": cache})
 

@@ -1,6 +1,7 @@
 """Executors: NumPy against a plain formula, native against NumPy, and a result that no batching can change."""
 
 import gc
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from aie_engine.batch import BatchChunk, StepBatch
 from aie_engine.errors import UnsupportedOpError
@@ -173,6 +174,70 @@ def test_native_gives_what_numpy_gives(rig: Callable[..., Rig], kind: str) -> No
     ]
     for step in steps:
         assert_close(fast.run(*step, every_row=True), oracle.run(*step, every_row=True), 1e-4)
+
+
+def odd_llama(folder: Path, *, hidden: int, ffn: int, heads: int, kv_heads: int, head_dim: int, layers: int) -> Model:
+    """A random Llama of dimensions that no vector length divides, with the tiny model's tokenizer."""
+    path = write_tiny_llama(folder, vocab=301)
+    rng = np.random.default_rng(hidden)
+    rows = {"q_proj": heads * head_dim, "k_proj": kv_heads * head_dim, "v_proj": kv_heads * head_dim, "o_proj": hidden}
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens": (301, hidden), "lm_head": (301, hidden)}
+    shapes["model.norm"] = (hidden,)
+    for layer in (f"model.layers.{index}" for index in range(layers)):
+        for name, size in rows.items():
+            shapes[f"{layer}.self_attn.{name}"] = (size, heads * head_dim if name == "o_proj" else hidden)
+        shapes |= {f"{layer}.mlp.gate_proj": (ffn, hidden), f"{layer}.mlp.up_proj": (ffn, hidden)}
+        shapes |= {f"{layer}.mlp.down_proj": (hidden, ffn), f"{layer}.input_layernorm": (hidden,)}
+        shapes[f"{layer}.post_attention_layernorm"] = (hidden,)
+    tensors = {f"{name}.weight": rng.standard_normal(shape, np.float32) / 8 for name, shape in shapes.items()}
+    save_file(tensors, path / "model.safetensors")
+    config = json.loads((path / "config.json").read_text())
+    config |= {
+        "hidden_size": hidden, "intermediate_size": ffn, "num_attention_heads": heads, "vocab_size": 301,
+        "num_key_value_heads": kv_heads, "head_dim": head_dim, "num_hidden_layers": layers,
+    }  # fmt: skip
+    (path / "config.json").write_text(json.dumps(config))
+    return load_model(path)
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("block_size", [1, 16])
+@pytest.mark.parametrize(("hidden", "ffn", "heads", "kv_heads", "head_dim"), [
+    (50, 37, 5, 1, 10), (72, 100, 3, 3, 80), (33, 17, 4, 2, 96), (16, 16, 1, 1, 2), (96, 33, 26, 1, 6),
+])  # fmt: skip
+def test_native_takes_dimensions_that_divide_nothing(
+    tmp_path: Path, library: native.NativeLibrary, block_size: int, hidden: int, ffn: int, heads: int, kv_heads: int,
+    head_dim: int,
+) -> None:  # fmt: skip
+    model = odd_llama(tmp_path, hidden=hidden, ffn=ffn, heads=heads, kv_heads=kv_heads, head_dim=head_dim, layers=1)
+    rng, pool, limit = np.random.default_rng(1), MemoryPool(), 33
+    caches = [KVCache(model.config, 200, block_size, pool) for _ in range(2)]
+    fast = NativeExecutor(
+        fuse(model.graph),
+        caches[0],
+        library,
+        num_threads=5,
+        max_tokens=limit,
+        max_rows=limit,
+        max_context=64,
+        pool=pool,
+    )
+    slow = NumpyExecutor(model.graph, caches[1])
+    tables = rng.permutation(192).reshape(3, 64)[:, : -(-64 // block_size)].tolist()
+    lengths = [0, 0, 0]
+    while max(lengths) < 64:  # random chunks, until the first sequence has reached the end of its context
+        chunks, room = [], limit
+        for s in range(3):
+            if room and (count := int(rng.integers(0, min(room, 64 - lengths[s], 20) + 1))):
+                ids = rng.integers(0, 301, count).tolist()
+                chunks.append(BatchChunk(ids, lengths[s], tables[s], samples=True))
+                lengths[s], room = lengths[s] + count, room - count
+        if chunks:
+            batch = StepBatch.pack(chunks)
+            batch = replace(batch, logit_rows=np.arange(batch.num_tokens, dtype=np.int32))
+            assert_close(fast.run(batch), slow.run(batch), 1e-4)
+    for one in (fast, slow, *caches, model):
+        one.close()
 
 
 @pytest.mark.parametrize("kernels", EXECUTORS)
