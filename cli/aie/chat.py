@@ -16,7 +16,9 @@ __all__ = ["chat", "register"]
 
 
 def chat(
-    model: Annotated[str | None, typer.Argument(help="Alias, file or folder. [the default model]")] = None,
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="Alias, file or folder. [the default model]")
+    ] = None,
     system: Annotated[str | None, typer.Option(help="System message; none leaves it to the model's template.")] = None,
     max_tokens: Annotated[int, typer.Option(help="Most tokens of one answer.")] = 512,
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token every time.")] = 0.7,
@@ -77,4 +79,4 @@ def _answer(local: "LocalModel", prompt: str, sampling: "SamplingParams") -> str
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("chat")(chat)
+    app.command("chat", short_help="Talk to a model, without a server.")(chat)

@@ -41,4 +41,4 @@ def config(
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("config")(config)
+    app.command("config", short_help="Show every setting and who set it.")(config)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from aie_engine import EnvironmentLacksError
 if TYPE_CHECKING:
     from aie_loader import PullProgress
 
-__all__ = ["format_bytes", "note", "pull_progress", "write_json"]
+__all__ = ["check_writable", "format_bytes", "note", "pull_progress", "write_json"]
 
 
 def note(text: str) -> None:
@@ -33,6 +34,19 @@ def format_bytes(count: float) -> str:
     raise AssertionError(count)
 
 
+def check_writable(path: Path) -> None:
+    """Raises `EnvironmentLacksError` if `write_json` could not write there: better before a long measurement."""
+    path = path.resolve()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_file() or path.is_dir():
+            path.open("ab").close()
+        elif not path.exists():
+            tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise _not_writable(path, error) from None
+
+
 def write_json(path: Path, document: object) -> None:
     """Writes beside the target and renames, so that a reader never sees half a file. What is no regular file, such as
     `/dev/stdout` or a pipe, is written to as it is: a rename would put a file in its place."""
@@ -45,9 +59,11 @@ def write_json(path: Path, document: object) -> None:
         else:
             _replace(path, text)
     except OSError as error:
-        raise EnvironmentLacksError(
-            f"{path} cannot be written: {error.strerror or error}. Choose another --json PATH."
-        ) from None
+        raise _not_writable(path, error) from None
+
+
+def _not_writable(path: Path, error: OSError) -> EnvironmentLacksError:
+    return EnvironmentLacksError(f"{path} cannot be written: {error.strerror or error}. Choose another --json PATH.")
 
 
 def _replace(path: Path, text: str) -> None:

@@ -1,8 +1,11 @@
 """`aie doctor`: is everything here that serving needs, and if not, what to do about it."""
 
+import os
 import platform
+import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +14,7 @@ from typing import Annotated
 import typer
 
 from aie.console import format_bytes, write_json
-from aie_engine import AieError, available_cores
+from aie_engine import AieError, InvalidInputError, available_cores
 
 __all__ = ["Finding", "doctor", "register"]
 
@@ -30,7 +33,17 @@ def doctor(
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the findings to this file.")] = None,
 ) -> None:
     """Look at machine, kernels, models and port, and say what to change. Exit code 3 if serving would fail."""
-    checks: list[Callable[[], list[Finding]]] = [_python, _machine, _kernels, _models, lambda: _port(port), _cuda]
+    if not 0 <= port <= 65535:
+        raise InvalidInputError(f"--port is {port}; it must be from 0 to 65535.", param="port")
+    checks: list[Callable[[], list[Finding]]] = [
+        _python,
+        _machine,
+        _cache,
+        _kernels,
+        _models,
+        lambda: _port(port),
+        _cuda,
+    ]
     findings = [finding for check in checks for finding in check()]
     for finding in findings:
         mark = {"ok": "ok  ", "note": "note", "bad": "BAD "}[finding.level]
@@ -61,6 +74,32 @@ def _machine() -> list[Finding]:
     )
     remedy = "" if level == "ok" else "; the default settings may use 1.2 GiB, so give --kv-memory 256MiB"
     return [Finding("machine", level, text + remedy)]
+
+
+def _cache() -> list[Finding]:
+    """Can a model be pulled to where models are kept? Asked of the nearest folder that exists; nothing is created."""
+    from aie.assemble import DEFAULT_MODEL
+    from aie_loader import resolve
+    from aie_tensor import cache_dir
+
+    folder = cache_dir()
+    nearest = next(path for path in [folder.absolute(), *folder.absolute().parents] if path.exists())
+    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK) and _takes_a_file(nearest):
+        return [Finding("cache", "ok", f"{folder} ({format_bytes(shutil.disk_usage(nearest).free)} free)")]
+    text = f"{folder} cannot be written; make it writable, or name another folder in AIE_CACHE"
+    try:
+        resolve(DEFAULT_MODEL)
+    except AieError:
+        return [Finding("cache", "bad", f"{text} (the default model is not there yet)")]
+    return [Finding("cache", "note", text)]
+
+
+def _takes_a_file(folder: Path) -> bool:
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def _kernels() -> list[Finding]:
@@ -95,7 +134,7 @@ def _port(port: int) -> list[Finding]:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             reason = getattr(error, "strerror", None) or str(error)
             return [Finding(f"port {port}", "note", f"{reason}; stop what uses it, or serve with --port N")]
     return [Finding(f"port {port}", "ok", "free")]
@@ -107,4 +146,4 @@ def _cuda() -> list[Finding]:
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("doctor")(doctor)
+    app.command("doctor", short_help="Is everything here that serving needs?")(doctor)

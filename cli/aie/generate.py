@@ -55,4 +55,4 @@ def generate(
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("generate")(generate)
+    app.command("generate", short_help="Continue a prompt, without a server.")(generate)

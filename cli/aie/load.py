@@ -14,7 +14,7 @@ __all__ = ["load", "register"]
 
 def load(
     model: Annotated[
-        str | None, typer.Argument(help="Alias, .gguf file or safetensors folder. [the default model]")
+        str | None, typer.Argument(metavar="MODEL", help="Alias, .gguf file or safetensors folder. [the default model]")
     ] = None,
     graph: Annotated[bool, typer.Option("--graph", help="Print the graph in the order in which it runs.")] = False,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
@@ -86,4 +86,4 @@ def load(
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("load")(load)
+    app.command("load", short_help="Show what is in a model file.")(load)

@@ -24,7 +24,9 @@ _ENDINGS = ("finish", "cancel", "refuse")
 
 
 def memdebug(
-    model: Annotated[str | None, typer.Argument(help="Alias, file or folder. [the default model]")] = None,
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="Alias, file or folder. [the default model]")
+    ] = None,
     requests: Annotated[int, typer.Option(help="How many requests to send.")] = 24,
     seed: Annotated[int, typer.Option(help="Same seed, same traffic.")] = 0,
     url: Annotated[str | None, typer.Option(help="Not there yet: look into a live server.")] = None,
@@ -132,10 +134,10 @@ def _traffic(local: "LocalModel", count: int, seed: int) -> Counter[str]:
             except AieError as error:
                 endings[f"refused ({error.code})"] += 1
         for ending, stream in streams:
-            if ending == "cancel":
-                stream.get()
-                stream.cancel()
             last = None
+            if ending == "cancel":
+                last = stream.get().finish_reason  # set when it was faster than we
+                stream.cancel()
             while not stream.finished:
                 last = stream.get().finish_reason
             endings[str(last)] += 1
@@ -144,4 +146,4 @@ def _traffic(local: "LocalModel", count: int, seed: int) -> Counter[str]:
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("memdebug")(memdebug)
+    app.command("memdebug", short_help="Run unkind traffic and look for leaks.")(memdebug)

@@ -11,7 +11,7 @@ __all__ = ["list_known", "pull_model", "register"]
 
 
 def pull_model(
-    model: Annotated[str, typer.Argument(help="Alias, as `aie models` lists them.")] = "smollm2-135m",
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Alias, as `aie models` lists them.")] = "smollm2-135m",
     cache: Annotated[
         Path | None, typer.Option(help="Folder to keep models in. [the user's cache folder, or AIE_CACHE]")
     ] = None,
@@ -31,24 +31,14 @@ def list_known(
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the list to this file.")] = None,
 ) -> None:
     """List the models that can be pulled, and which of them are here."""
-    from rich.console import Console
-    from rich.table import Table
-
     from aie_loader import list_models
 
     entries = list_models()
-    view = Table()
-    for column in ("alias", "here", "size", "what", "path"):
-        view.add_column(column, justify="right" if column == "size" else "left", overflow="fold")
+    width = max(len(entry.alias) for entry in entries)
     for entry in entries:
-        view.add_row(
-            entry.alias,
-            "yes" if entry.is_present else "no",
-            format_bytes(entry.size_bytes),
-            entry.what,
-            str(entry.path) if entry.is_present else f"aie pull {entry.alias}",
-        )
-    Console().print(view)
+        state = "here" if entry.is_present else "not here"
+        print(f"{entry.alias:{width}}  {state:8}  {format_bytes(entry.size_bytes):>9}  {entry.what}")
+        print(f"{'':{width}}  {entry.path if entry.is_present else f'get it with: aie pull {entry.alias}'}")
     if json_path is not None:
         write_json(
             json_path,
@@ -67,5 +57,5 @@ def list_known(
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    app.command("pull")(pull_model)
-    app.command("models")(list_known)
+    app.command("pull", short_help="Download a model into the cache.")(pull_model)
+    app.command("models", short_help="List the models that can be pulled.")(list_known)

@@ -5,6 +5,7 @@ value remembers its origin so that `aie config` can say who set it.
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -16,6 +17,15 @@ __all__ = ["ServeSettings", "load_settings", "parse_bytes"]
 
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "kib": 1 << 10, "kb": 1000, "m": 1 << 20, "mib": 1 << 20, "mb": 1000**2,
           "g": 1 << 30, "gib": 1 << 30, "gb": 1000**3}  # fmt: skip
+_LONGEST_S = 365 * 24 * 3600.0
+_RANGES: dict[str, tuple[float, float, str]] = {
+    "port": (0, 65535, "from 0 to 65535"),
+    "threads": (1, 4096, "from 1 to 4096"),
+    "rate_limit": (1e-6, 1e9, "a positive number of requests per second"),
+    "deadline_s": (1e-3, _LONGEST_S, "a positive number of seconds, at most a year"),
+    "grace_s": (0, _LONGEST_S, "0 or a number of seconds, at most a year"),
+}
+_TYPE_NAMES = {"int": "a whole number", "float": "a number", "bool": "true or false", "tuple": "a list of names"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +83,22 @@ def load_settings(
         for key, value in layer.items():
             values[key] = value
             origins[key] = f"AIE_{key.upper()}" if origin == "environment" else origin
+    for key, value in values.items():
+        _check(key, value, origins[key])
     return replace(ServeSettings(), **values, origins=origins)  # type: ignore[arg-type]  # checked field by field
+
+
+def _check(key: str, value: object, origin: str) -> None:
+    """Refuses a value outside its setting's range before anything slow begins. The stages check what else they need."""
+    name = f"--{key.replace('_', '-')}" if origin == "flag" else f"{key} (from {origin})"
+    if key in _RANGES:
+        low, high, what = _RANGES[key]
+        if not low <= float(str(value)) <= high:  # also false for NaN
+            raise InvalidInputError(f"{name} is {value}; it must be {what}.", param=key)
+    if key == "metrics_prefix" and not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*|", str(value)):
+        raise InvalidInputError(
+            f"{name} is {value!r}; it may hold letters, digits, _ and :, and cannot begin with a digit.", param=key
+        )
 
 
 def _kinds() -> dict[str, str]:
@@ -121,7 +146,8 @@ def _coerce(key: str, value: object, origin: str) -> object:
             return value
     except (TypeError, ValueError):
         pass
-    raise InvalidInputError(f"{origin} gives {key} the value {value!r}, which is not of type {kind}.", param=key)
+    wanted = next((text for name, text in _TYPE_NAMES.items() if name in kind), "text")
+    raise InvalidInputError(f"{origin} gives {key} the value {value!r}; it must be {wanted}.", param=key)
 
 
 def _as_bool(value: object) -> bool:

@@ -29,4 +29,4 @@ def stage(
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("stage")(stage)
+    app.command("stage", short_help="Run the demonstration of one stage.")(stage)

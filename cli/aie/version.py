@@ -12,6 +12,13 @@ def versions() -> dict[str, str]:
     return {name: metadata.version(name) for name in ("aie", "numpy", "tokenizers")}
 
 
+def show_and_exit(wanted: bool) -> None:
+    """What `aie --version` does."""
+    if wanted:
+        version()
+        raise typer.Exit
+
+
 def version() -> None:
     """Print the versions of aie and of what it stands on."""
     print(" · ".join(f"{name} {number}" for name, number in versions().items()))
@@ -19,4 +26,4 @@ def version() -> None:
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("version")(version)
+    app.command("version", short_help="Print versions.")(version)

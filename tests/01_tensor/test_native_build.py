@@ -65,6 +65,27 @@ def test_a_library_that_cannot_be_loaded_is_a_typed_error(tmp_path):
         native.load(compiler=script(tmp_path / "cc", FAKE), cache=tmp_path / "cache")
 
 
+def test_a_damaged_library_in_the_cache_is_built_anew(tmp_path):
+    lines = []
+    path = builder.build(cache=tmp_path)
+    path.write_bytes(b"\x7fELF, cut short")
+    library = native.load(report=lines.append, cache=tmp_path)
+    assert (library.path, len(lines)) == (path, 1)
+    assert library.isa
+
+
+def test_a_library_that_never_loads_is_not_kept(tmp_path):
+    with pytest.raises(NativeUnavailableError, match=r"cannot be loaded: .*aie\[compiler\]"):
+        native.load(compiler=script(tmp_path / "cc", FAKE), cache=tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_full_disk_is_not_blamed_on_the_compiler(tmp_path):
+    full = script(tmp_path / "cc", "echo 'ld: final link failed: No space left on device' >&2\nexit 1\n")
+    with pytest.raises(NativeUnavailableError, match="Make room on the disk"):
+        native.load(compiler=full, cache=tmp_path / "cache")
+
+
 def test_an_unusable_cache_folder_falls_back_to_a_temporary_one(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setattr(builder.tempfile, "gettempdir", lambda: str(tmp_path))

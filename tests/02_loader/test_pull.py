@@ -1,5 +1,6 @@
 """Pulling with a small program in pip's place: real processes and files, no network."""
 
+import errno
 import hashlib
 import json
 import os
@@ -217,6 +218,18 @@ def test_disk_full_while_extracting(world: World, monkeypatch: pytest.MonkeyPatc
 def test_cache_that_is_a_file(world: World) -> None:
     world.cache.write_text("in the way")
     with pytest.raises(PullError, match=r"cache folder .* cannot be used .*AIE_CACHE"):
+        world.pull()
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ELOOP, errno.ENAMETOOLONG, errno.ESTALE, errno.EIO])
+def test_whatever_the_disk_of_the_cache_says_is_a_sentence(
+    world: World, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(pulling.tempfile, "mkdtemp", refuse)
+    with pytest.raises(PullError, match=f"cannot be used .{os.strerror(number)}.*AIE_CACHE"):
         world.pull()
 
 

@@ -83,3 +83,33 @@ def test_parse_bytes_refuses(text):
     with pytest.raises(InvalidInputError) as error:
         parse_bytes(text, param="kv_memory")
     assert error.value.param == "kv_memory"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("port", -1),
+        ("port", 65536),
+        ("threads", 0),
+        ("rate_limit", -1.0),
+        ("rate_limit", float("nan")),
+        ("deadline_s", 0.0),
+        ("deadline_s", float("inf")),
+        ("grace_s", -1.0),
+        ("grace_s", float("nan")),
+        ("metrics_prefix", "a b"),
+    ],
+)
+def test_values_out_of_range_are_refused_wherever_they_come_from(key, value, file):
+    flag = f"--{key.replace('_', '-')}"
+    with pytest.raises(InvalidInputError, match=flag):
+        load_settings({key: value}, environ={})
+    with pytest.raises(InvalidInputError, match=f"{key} .from AIE_{key.upper()}"):
+        load_settings({}, environ={f"AIE_{key.upper()}": str(value)})
+    with pytest.raises(InvalidInputError, match=key):
+        load_settings({}, config_file=file(f"{key} = {value!r}".replace("'", '"')), environ={})
+
+
+def test_a_wrong_type_is_named_in_words():
+    with pytest.raises(InvalidInputError, match="must be a whole number"):
+        load_settings({}, environ={"AIE_PORT": "x"})

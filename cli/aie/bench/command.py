@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from aie.console import note, write_json
+from aie.console import check_writable, note, write_json
 from aie_engine import InvalidInputError
 
 if TYPE_CHECKING:
+    from aie.bench.client import Outcome
+    from aie.bench.load import LevelResult
     from aie.bench.report import Row
     from aie.bench.target import Target
     from aie.bench.workload import PlannedRequest
@@ -62,6 +64,8 @@ def bench(
         raise InvalidInputError("--timeout-s must be positive.", param="timeout-s")
     if url is not None and serve_args:
         raise InvalidInputError("--serve-args is for the server that the test starts; it does not go with --url.")
+    if json_path is not None:
+        check_writable(json_path)
     plans = _plan(levels, requests, duration, lengths, seed)
     rows = _measure(url, model, api_key, serve_args, plans, duration, timeout_s, json_path)
     raise typer.Exit(1 if any(row.failed for row in rows) else 0)
@@ -98,7 +102,7 @@ def _measure(
             _run_levels(target, plans, duration, timeout_s, rows)
             complete = True
         except KeyboardInterrupt:
-            note("Interrupted; what was measured so far follows.")
+            note("Interrupted; what was measured so far follows, with a part of the requests in its last row.")
     Console(width=None if sys.stdout.isatty() else 140).print(table(rows))
     _print_footer(rows, target)
     if json_path is not None:
@@ -143,20 +147,26 @@ def _run_levels(
     for level, plan in plans.items():
         progress = _Progress(level, len(plan))
         sampler = Sampler(target.endpoint, names, target.rss_bytes)
-        result = asyncio.run(
-            run_level(
-                target.endpoint,
-                target.model,
-                plan,
-                level,
-                sampler=sampler,
-                timeout_s=timeout_s,
-                duration_s=duration,
-                on_done=progress.step,
+        try:
+            result = asyncio.run(
+                run_level(
+                    target.endpoint,
+                    target.model,
+                    plan,
+                    level,
+                    sampler=sampler,
+                    timeout_s=timeout_s,
+                    duration_s=duration,
+                    on_done=progress.step,
+                )
             )
-        )
+        except KeyboardInterrupt:
+            if progress.outcomes:
+                rows.append(summarize(progress.so_far(sampler.peak_rss_bytes)))
+            raise
+        finally:
+            progress.end()
         rows.append(summarize(result))
-        progress.end()
 
 
 async def _batch_metric(target: "Target") -> tuple[str, str] | None:
@@ -179,21 +189,28 @@ class _Progress:
 
     def __init__(self, level: int, total: int) -> None:
         self._label = f"{level} client{'s' if level > 1 else ''}"
+        self._level = level
         self._total = total
-        self._done = 0
+        self.outcomes: list[Outcome] = []  # of requests that have ended
         self._start_s = time.monotonic()
         self._live = sys.stderr.isatty()
 
-    def step(self, _outcome: object) -> None:
-        self._done += 1
+    def step(self, outcome: "Outcome") -> None:
+        self.outcomes.append(outcome)
         if self._live:
             print(f"\r\x1b[K{self._text()}", end="", file=sys.stderr, flush=True)
+
+    def so_far(self, peak_rss_bytes: int | None) -> "LevelResult":
+        """What a level that is cut off has measured; requests still in flight are in no count."""
+        from aie.bench.load import LevelResult
+
+        return LevelResult(self._level, self.outcomes, time.monotonic() - self._start_s, peak_rss_bytes)
 
     def end(self) -> None:
         print(f"\r\x1b[K{self._text()}" if self._live else self._text(), file=sys.stderr, flush=True)
 
     def _text(self) -> str:
-        return f"{self._label}: {self._done} of {self._total} answered in {time.monotonic() - self._start_s:.1f} s"
+        return f"{self._label}: {len(self.outcomes)} of {self._total} done in {time.monotonic() - self._start_s:.1f} s"
 
 
 def _parse_levels(text: str) -> list[int]:
@@ -247,4 +264,4 @@ def _context() -> dict[str, object]:
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("bench")(bench)
+    app.command("bench", short_help="Load-test a server: throughput, latency, memory.")(bench)

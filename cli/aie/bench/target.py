@@ -50,7 +50,9 @@ def reach(url: str, model: str | None, api_key: str | None, pid: int | None = No
     try:
         status, text = asyncio.run(get_text(endpoint, "/v1/models"))
     except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        reason = getattr(error, "strerror", None) or str(error) or "no answer in time"
+        if isinstance(error, asyncio.IncompleteReadError):
+            reason = "it closed the connection"
         raise EnvironmentLacksError(f"No server answers at {url}: {reason}. Start one with `aie serve`.") from None
     if status != 200:
         raise InvalidInputError(f"{url}/v1/models answers with status {status}; is it an OpenAI-compatible server?")

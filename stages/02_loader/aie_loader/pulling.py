@@ -28,7 +28,6 @@ __all__ = ["PullProgress", "pull"]
 _CHUNK_BYTES = 1 << 20
 _SPARE_BYTES = 16 << 20
 _STALE_S = 24 * 3600.0
-_UNUSABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EIO}
 _PREFIX = ".pull-"
 
 
@@ -117,8 +116,6 @@ def _workspace(models: Path, model: KnownModel) -> Iterator[Path]:
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             raise PullError(_no_space(models, needed, shutil.disk_usage(models).free)) from error
-        if error.errno not in _UNUSABLE:
-            raise
         raise PullError(
             f"the cache folder {models} cannot be used ({error.strerror or error}); "
             "make it writable, or name another one in AIE_CACHE"

@@ -5,6 +5,7 @@ the CPU (the kernels are compiled for exactly this one). Two processes that buil
 their own and rename it into place, which is atomic; so no lock is needed, and nobody ever sees half a library.
 """
 
+import errno
 import functools
 import hashlib
 import os
@@ -40,6 +41,8 @@ BASE_FLAGS = (
 )  # fmt: skip
 LINK_FLAGS = ("-lm", "-pthread")
 REMEDY = "Install a C compiler (apt install gcc; xcode-select --install) or `pip install 'aie[compiler]'`."
+
+NO_ROOM = "Make room on the disk, or name a folder on another one in AIE_CACHE."
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,8 @@ def compile_once(compiler: Compiler, flags: Sequence[str], target: Path) -> None
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=300, check=False)
         if done.returncode != 0:
             complaint = " / ".join((done.stderr or done.stdout).strip().splitlines()[:5])
-            raise NativeUnavailableError(f"{compiler.name} could not compile the kernels: {complaint}. {REMEDY}")
+            remedy = NO_ROOM if os.strerror(errno.ENOSPC) in complaint else REMEDY
+            raise NativeUnavailableError(f"{compiler.name} could not compile the kernels: {complaint}. {remedy}")
         os.replace(name, target)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NativeUnavailableError(f"{compiler.name} could not compile the kernels: {error}. {REMEDY}") from error

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aie_tensor.errors import NativeUnavailableError
-from aie_tensor.native.build import Compiler, build
+from aie_tensor.native.build import REMEDY, Compiler, build
 from aie_tensor.native.structs import MIRRORED, OP_NAMES, PlanSpecC, StepC
 
 __all__ = ["NativeLibrary", "load", "pointer"]
@@ -33,7 +33,8 @@ class NativeLibrary:
         try:
             library = ctypes.CDLL(str(path))
         except OSError as error:
-            raise NativeUnavailableError(f"The compiled kernels {path} cannot be loaded: {error}.") from error
+            reason = str(error).removeprefix(f"{path}: ")
+            raise NativeUnavailableError(f"The compiled kernels {path} cannot be loaded: {reason}.") from error
         address, int32, int64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
         signatures: dict[str, tuple[type | None, list[type]]] = {
             "aie_struct_sizes": (None, [address]),
@@ -94,4 +95,15 @@ def load(
 
     Raises NativeUnavailableError when this machine cannot build them; the message names the remedy.
     """
-    return NativeLibrary(build(report=report, compiler=compiler, flags=flags, cache=cache))
+    path = build(report=report, compiler=compiler, flags=flags, cache=cache)
+    try:
+        return NativeLibrary(path)
+    except NativeUnavailableError:
+        # A file in the cache may have been damaged since it was built (a full disk, a cut copy): once more, afresh.
+        path.unlink(missing_ok=True)
+    path = build(report=report, compiler=compiler, flags=flags, cache=cache)
+    try:
+        return NativeLibrary(path)
+    except NativeUnavailableError as error:
+        path.unlink(missing_ok=True)
+        raise NativeUnavailableError(f"{error} {REMEDY}") from error

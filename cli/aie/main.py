@@ -1,0 +1,67 @@
+"""Entry point of the `aie` command: the one place where errors become a sentence and an exit code.
+
+Exit codes: 0 done · 1 the thing measured fell short · 2 wrong usage or input · 3 the environment lacks something ·
+130 interrupted.
+"""
+
+import os
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run one command line. Our own errors are one sentence on standard error, never a traceback."""
+    code = _run()
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _silence_stdout()
+    except OSError as error:
+        _silence_stdout()
+        print(f"aie: standard output cannot be written: {error.strerror or error}", file=sys.stderr)
+        code = 3
+    sys.exit(code)
+
+
+def _run() -> int | str | None:
+    code: int | str | None = 0
+    try:
+        # Imported here, not above, so that Ctrl-C in the half second of loading is no traceback either.
+        from aie.app import app
+
+        app()
+    except SystemExit as end:
+        # Typer ends with 1 when the reader of our output went away (`aie models | head`); that is its right, no error.
+        code = 0 if isinstance(end.__context__, BrokenPipeError) else end.code
+    except BrokenPipeError:
+        code = 0
+    except KeyboardInterrupt:
+        code = 130
+    except Exception as error:
+        code = _explain(error)
+    return code
+
+
+def _explain(error: Exception) -> int:
+    from aie_engine import AieError
+
+    if isinstance(error, AieError):
+        print(f"aie: {error}", file=sys.stderr)
+        return error.exit_code
+    if isinstance(error, OSError):
+        # What the commands foresee has a sentence of its own; this is for the rest of what disks and systems do.
+        where = f"{error.filename}: " if error.filename is not None else ""
+        print(f"aie: the system refused: {where}{error.strerror or error}", file=sys.stderr)
+        return 3
+    raise error  # a bug of ours: its traceback is what we need
+
+
+def _silence_stdout() -> None:
+    """Let what is still buffered go nowhere, or the interpreter would complain about it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    main()
