@@ -14,6 +14,7 @@ from aie_tensor.native import build as kernel_build
 # "-mavx2 -mfma -mf16c" for another instruction set, "-fsanitize=address,undefined" (see tests/01_tensor/sanitize.py).
 if _flags := os.environ.get("AIE_TEST_KERNEL_FLAGS"):
     kernel_build.target_flags = lambda: [tuple(_flags.split())]
+    os.environ.pop("LD_PRELOAD", None)  # a sanitizer's library: this process has it, and the compiler is slow with it
 
 
 @pytest.fixture(scope="session")

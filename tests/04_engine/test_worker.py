@@ -56,6 +56,17 @@ def test_a_request_that_cannot_be_sent_takes_no_place(engine: WorkerEngine, requ
     assert len(tokens_of(engine.submit(request_for("whole", [5], 1, ignore_eos=True)))) == 1
 
 
+def test_a_frame_that_is_none_ends_the_worker_and_keeps_nobody_waiting(doomed: WorkerEngine, request_for: Ask) -> None:
+    stream = doomed.submit(request_for("r", [5], 200, ignore_eos=True))
+    stream.get(10)
+    doomed._pipe.send_bytes(b"\xc1")
+    while not stream.finished:
+        last = stream.get(10)
+    assert last.finish_reason == "cancelled"
+    doomed._reader.join(10)
+    assert not doomed.is_alive
+
+
 def test_a_worker_says_what_a_thread_says(engine: WorkerEngine, tiny_model: Path, request_for: Ask) -> None:
     requests = [request_for(f"r{index}", [index + 5, 9, 3], 24, ignore_eos=True) for index in range(8)]
     local = LocalEngine(config_for(tiny_model))

@@ -16,6 +16,7 @@ import threading
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
+import msgspec
 import numpy as np
 
 from aie_engine import frames
@@ -99,7 +100,10 @@ class _Worker:
             while True:
                 self._inbox.put(self._command(frames.decode_to_worker(self._connection.recv_bytes())))
         except (EOFError, OSError):
-            self._inbox.put(None)
+            pass
+        except msgspec.DecodeError:  # from here on nothing that comes can be trusted to begin where a frame begins
+            _log.exception("the front process sent what is no frame")
+        self._inbox.put(None)
         if not self.done.wait(_GRACE_S):
             os._exit(1)
 
