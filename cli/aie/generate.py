@@ -31,6 +31,8 @@ def generate(
     from aie.local import local_model, sampling_of
 
     if prompt is None or prompt == "-":
+        if sys.stdin.isatty():
+            note("Type the text to continue; Ctrl-D on a line of its own ends it.")
         prompt = sys.stdin.read()
     sampling = sampling_of(
         max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed

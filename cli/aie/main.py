@@ -35,6 +35,8 @@ def _run() -> int | str | None:
     except SystemExit as end:
         # Typer ends with 1 when the reader of our output went away (`aie models | head`); that is its right, no error.
         code = 0 if isinstance(end.__context__, BrokenPipeError) else end.code
+        if isinstance(end.__context__, KeyboardInterrupt) and sys.stderr.isatty():
+            print(file=sys.stderr)  # the shell's prompt does not belong behind the cut-off line
     except BrokenPipeError:
         code = 0
     except KeyboardInterrupt:

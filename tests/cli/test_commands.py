@@ -238,3 +238,18 @@ def test_interrupted_load_test_shows_what_it_has(tmp_path):
     report = json.loads((tmp_path / "b.json").read_text())
     assert report["complete"] is False
     assert [(level["requests"], level["answered"], level["failed"]) for level in report["levels"]] == [(3, 3, 0)]
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_no_figure_of_the_load_test_is_cut_short(width, capsys, monkeypatch):
+    from aie.bench.command import print_table
+    from aie.bench.report import Row
+
+    monkeypatch.setenv("COLUMNS", str(width))
+    row = Row(256, 1024, 1012, 12, 72.3, 11.77, 17719.0, 30332.0, 9909.0, 18960.0, 255.2, 426.9, 1116.8, 1, 1, 1254e6,
+              26.1, {})  # fmt: skip
+    print_table([row])
+    lines = capsys.readouterr().out.splitlines()
+    figures = "256 11.77 17719 30332 9909 18960 255.2 426.9 1116.8 12/1024 1254 26.1"
+    assert figures in [" ".join(line.split()) for line in lines]
+    assert max(map(len, lines)) <= 80

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aie.bench.target import Target
     from aie.bench.workload import PlannedRequest
 
-__all__ = ["bench", "register"]
+__all__ = ["bench", "print_table", "register"]
 
 
 def bench(
@@ -83,10 +83,7 @@ def _measure(
 ) -> "list[Row]":
     import shlex
 
-    from rich.console import Console
-
     from aie.assemble import find_model
-    from aie.bench.report import table
     from aie.bench.target import own_server, reach
 
     rows: list[Row] = []
@@ -103,7 +100,7 @@ def _measure(
             complete = True
         except KeyboardInterrupt:
             note("Interrupted; what was measured so far follows, with a part of the requests in its last row.")
-    Console(width=None if sys.stdout.isatty() else 140).print(table(rows))
+    print_table(rows)
     _print_footer(rows, target)
     if json_path is not None:
         write_json(
@@ -182,6 +179,18 @@ async def _batch_metric(target: "Target") -> tuple[str, str] | None:
         if all(f"\n{name}" in text for name in names):
             return names
     return None
+
+
+def print_table(rows: "list[Row]") -> None:
+    """The table on standard output. On a narrow terminal its lines wrap: a figure without its end would be wrong."""
+    from rich.console import Console
+
+    from aie.bench.report import table
+
+    view = table(rows)
+    console = Console()
+    console.width = max(console.width, console.measure(view, options=console.options.update_width(200)).maximum)
+    console.print(view)
 
 
 class _Progress:
