@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from aie_loader import PullProgress
 
 __all__ = ["check_writable", "format_bytes", "note", "pull_progress", "write_json"]
+
+_PROGRESS_EVERY_S = 10.0
 
 
 def note(text: str) -> None:
@@ -75,21 +78,26 @@ def _replace(path: Path, text: str) -> None:
         new.unlink(missing_ok=True)
 
 
-def pull_progress(alias: str) -> "Callable[[PullProgress], None]":
-    """A progress report for `pull`: a line that rewrites itself on a terminal, one line per phase elsewhere."""
+def pull_progress(alias: str, *, clock: Callable[[], float] = time.monotonic) -> "Callable[[PullProgress], None]":
+    """A progress report for `pull`: a line that rewrites itself on a terminal; elsewhere one line as a phase begins,
+    and one every ten seconds while it lasts."""
     live = sys.stderr.isatty()
-    last_phase = ""
+    last_phase, last_s = "", 0.0
 
     def report(progress: "PullProgress") -> None:
-        nonlocal last_phase
+        nonlocal last_phase, last_s
+        total = format_bytes(progress.total_bytes)
         share = 100 * progress.done_bytes / progress.total_bytes if progress.total_bytes else 100
-        of_all = f"{format_bytes(progress.done_bytes)} of {format_bytes(progress.total_bytes)}"
-        text = f"{alias}: {progress.phase} {of_all} ({share:.0f} %)"
+        text = f"{alias}: {progress.phase} {format_bytes(progress.done_bytes)} of {total} ({share:.0f} %)"
         if live:
             end = "\n" if progress.phase == "done" else ""
             print(f"\r\x1b[K{text}", end=end, file=sys.stderr, flush=True)
         elif progress.phase != last_phase:
+            note(f"{alias}: {progress.phase} ({total})")
+            last_s = clock()
+        elif clock() - last_s >= _PROGRESS_EVERY_S:
             note(text)
+            last_s = clock()
         last_phase = progress.phase
 
     return report

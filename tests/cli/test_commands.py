@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from aie.console import check_writable, write_json
+from aie.console import check_writable, pull_progress, write_json
 from aie.memdebug import leaks
 from aie_engine import EnvironmentLacksError
 
@@ -253,3 +253,20 @@ def test_no_figure_of_the_load_test_is_cut_short(width, capsys, monkeypatch):
     figures = "256 11.77 17719 30332 9909 18960 255.2 426.9 1116.8 12/1024 1254 26.1"
     assert figures in [" ".join(line.split()) for line in lines]
     assert max(map(len, lines)) <= 80
+
+
+def test_progress_where_nobody_watches_is_a_line_per_phase_and_one_every_ten_seconds(capsys):
+    from aie_loader import PullProgress
+
+    now = [0.0]
+    report = pull_progress("m", clock=lambda: now[0])
+    for second in range(26):
+        now[0] = float(second)
+        report(PullProgress("download", second << 20, 100 << 20))
+    report(PullProgress("done", 100 << 20, 100 << 20))
+    assert capsys.readouterr().err.splitlines() == [
+        "m: download (100.0 MiB)",
+        "m: download 10.0 MiB of 100.0 MiB (10 %)",
+        "m: download 20.0 MiB of 100.0 MiB (20 %)",
+        "m: done (100.0 MiB)",
+    ]
