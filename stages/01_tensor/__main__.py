@@ -3,6 +3,7 @@
 import sys
 
 try:
+    from aie_tensor import run_program
     from aie_tensor.__main__ import main
 except ModuleNotFoundError as error:
     print(
@@ -12,4 +13,4 @@ except ModuleNotFoundError as error:
     )
     sys.exit(3)
 
-sys.exit(main())
+run_program(main)

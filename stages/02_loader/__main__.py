@@ -4,6 +4,7 @@ import sys
 
 try:
     from aie_loader.__main__ import main
+    from aie_tensor import run_program
 except ModuleNotFoundError as error:
     print(
         f"stage 2 needs the installed packages ({error.name} is missing): run `make install`, "
@@ -12,4 +13,4 @@ except ModuleNotFoundError as error:
     )
     sys.exit(3)
 
-sys.exit(main())
+run_program(main)

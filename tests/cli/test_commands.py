@@ -13,7 +13,7 @@ import pytest
 
 from aie.console import check_writable, pull_progress, write_json
 from aie.memdebug import leaks
-from aie_engine import EnvironmentLacksError
+from aie_engine import EnvironmentLacksError, run_program
 
 MODULE = [sys.executable, "-m", "aie"]
 
@@ -270,3 +270,29 @@ def test_progress_where_nobody_watches_is_a_line_per_phase_and_one_every_ten_sec
         "m: download 20.0 MiB of 100.0 MiB (20 %)",
         "m: done (100.0 MiB)",
     ]
+
+
+@pytest.mark.parametrize("package", ["aie_loader", "aie_scheduler"])
+def test_demonstration_whose_reader_leaves_is_no_error(package, tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", package], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "AIE_CACHE": str(tmp_path)},
+    )  # fmt: skip
+    process.stdout.close()
+    err = process.stderr.read()
+    assert (process.wait(60), err) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "says"),
+    [(KeyboardInterrupt(), 130, ""), (EnvironmentLacksError("no disk"), 3, "no disk\n"), (None, 7, "")],
+)
+def test_how_a_program_ends(raised, code, says, capsys):
+    def main():
+        if raised is not None:
+            raise raised
+        return 7
+
+    with pytest.raises(SystemExit) as caught:
+        run_program(main)
+    assert (caught.value.code, capsys.readouterr().err) == (code, says)

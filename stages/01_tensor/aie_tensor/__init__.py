@@ -8,6 +8,7 @@ Layers, lowest first; each imports only those above it in this list:
     quant.py      Matrix: weights as they lie in the file
     ops.py        reference operators in NumPy
     paths.py      the cache folder
+    program.py    how a program ends: exit code and one sentence
     memory/       naive pool, ledger, pool with reference counts
     tensor.py     Tensor: shape and type on a pool's block
     native/       C kernels, compiled at first use
@@ -40,6 +41,7 @@ from aie_tensor.memory import (
     Snapshot,
 )
 from aie_tensor.paths import cache_dir
+from aie_tensor.program import run_program
 from aie_tensor.quant import Matrix, quantize
 from aie_tensor.stacks import Frame
 from aie_tensor.tensor import Tensor
@@ -70,4 +72,5 @@ __all__ = [
     "native",
     "ops",
     "quantize",
+    "run_program",
 ]

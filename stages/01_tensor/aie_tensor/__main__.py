@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from aie_tensor.demo_kernels import show_kernels
 from aie_tensor.demo_memory import show_misuse, show_reuse
+from aie_tensor.program import run_program
 
 __all__ = ["main"]
 
@@ -25,4 +26,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_program(main)

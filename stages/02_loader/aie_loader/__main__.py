@@ -21,7 +21,7 @@ from aie_loader.model import Model, load_model
 from aie_loader.passes import fuse
 from aie_loader.repository import resolve
 from aie_loader.tiny import write_tiny_gguf
-from aie_tensor import AieError
+from aie_tensor import AieError, run_program
 
 _DEFAULT = "smollm2-135m"
 _CUT_BYTES = 3 << 20
@@ -142,4 +142,4 @@ def show_refusals(file: Path, scratch: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -17,6 +17,7 @@ from aie_scheduler.report import SimulationReport
 from aie_scheduler.simulator import CostModel, simulate
 from aie_scheduler.timeline import Timeline
 from aie_scheduler.workload import SimulatedRequest, Workload
+from aie_tensor import run_program
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 
@@ -143,4 +144,4 @@ def show_own_cost() -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_program(main)

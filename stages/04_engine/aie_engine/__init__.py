@@ -32,7 +32,7 @@ from aie_engine.stats import EngineStats
 from aie_engine.streams import TokenStream
 from aie_engine.text import TextModel, load_text_model
 from aie_scheduler import QueueFullError, RequestTooLongError
-from aie_tensor import AieError, EnvironmentLacksError, InvalidInputError
+from aie_tensor import AieError, EnvironmentLacksError, InvalidInputError, run_program
 
 __all__ = [
     "AieError",
@@ -62,5 +62,6 @@ __all__ = [
     "build_engine",
     "demo_model",
     "load_text_model",
+    "run_program",
     "start_engine",
 ]

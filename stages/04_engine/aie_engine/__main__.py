@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from aie_engine.demo import run
-from aie_tensor import AieError
+from aie_tensor import AieError, run_program
 
 __all__ = ["main"]
 
@@ -26,4 +26,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_program(main)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from aie_engine import EngineConfig, LocalEngine, demo_model, load_text_model
+from aie_engine import EngineConfig, LocalEngine, demo_model, load_text_model, run_program
 from aie_server.demo import annotated_request
 from aie_server.served import ServedModel
 from aie_server.server import Server
@@ -63,4 +63,4 @@ def _show(server: Server, prompt: str, max_tokens: int) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_program(main)

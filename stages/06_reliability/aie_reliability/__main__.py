@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from aie_engine import AieError, EngineClient, EngineConfig, LocalEngine, demo_model
+from aie_engine import AieError, EngineClient, EngineConfig, LocalEngine, demo_model, run_program
 from aie_reliability.breaker import CircuitBreaker
 from aie_reliability.config import ReliabilityConfig
 from aie_reliability.errors import RefusedError
@@ -108,4 +108,4 @@ def _bucket() -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_program(main)
