@@ -35,14 +35,14 @@ def _run() -> int | str | None:
     except SystemExit as end:
         # Typer ends with 1 when the reader of our output went away (`aie models | head`); that is its right, no error.
         code = 0 if isinstance(end.__context__, BrokenPipeError) else end.code
-        if isinstance(end.__context__, KeyboardInterrupt) and sys.stderr.isatty():
-            print(file=sys.stderr)  # the shell's prompt does not belong behind the cut-off line
     except BrokenPipeError:
         code = 0
     except KeyboardInterrupt:
         code = 130
     except Exception as error:
         code = _explain(error)
+    if code == 130 and sys.stderr.isatty():
+        print(file=sys.stderr)  # the shell's prompt does not belong behind the line that was cut off
     return code
 
 

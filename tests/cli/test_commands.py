@@ -296,3 +296,16 @@ def test_how_a_program_ends(raised, code, says, capsys):
     with pytest.raises(SystemExit) as caught:
         run_program(main)
     assert (caught.value.code, capsys.readouterr().err) == (code, says)
+
+
+def test_interrupt_on_a_terminal_leaves_the_prompt_a_line_of_its_own(tmp_path):
+    import pty
+
+    (tmp_path / "msgspec.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    ours, theirs = pty.openpty()
+    done = subprocess.run(
+        [*MODULE, "version"], stderr=theirs, check=False, env={**os.environ, "PYTHONPATH": str(tmp_path)}
+    )
+    os.close(theirs)
+    assert (done.returncode, os.read(ours, 100)) == (130, b"\r\n")
+    os.close(ours)
