@@ -213,7 +213,8 @@ class _Slow(BaseHTTPRequestHandler):
         pass
 
 
-def test_interrupted_load_test_shows_what_it_has(tmp_path):
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_load_test_shows_what_it_has(how, tmp_path):
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Slow)
     server.count, server.reached, server.release = 0, threading.Event(), threading.Event()
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -225,7 +226,7 @@ def test_interrupted_load_test_shows_what_it_has(tmp_path):
     )  # fmt: skip
     try:
         assert server.reached.wait(60)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(how)
         _, err = process.communicate(timeout=60)
     finally:
         server.release.set()

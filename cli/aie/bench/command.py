@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import platform
+import signal
 import sys
 import time
 from pathlib import Path
@@ -66,6 +67,8 @@ def bench(
         raise InvalidInputError("--serve-args is for the server that the test starts; it does not go with --url.")
     if json_path is not None:
         check_writable(json_path)
+    # `timeout` and service managers end a program with SIGTERM: as with Ctrl-C, no server of ours may stay behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     plans = _plan(levels, requests, duration, lengths, seed)
     rows = _measure(url, model, api_key, serve_args, plans, duration, timeout_s, json_path)
     raise typer.Exit(1 if any(row.failed for row in rows) else 0)
