@@ -19,6 +19,7 @@ test: lint types contracts unit ## everything that CI checks
 
 lint: install-dev
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 
 types: install-dev
 	$(BIN)/mypy

@@ -191,13 +191,13 @@ def test_auto_falls_back_to_numpy_and_says_how_to_do_better(tiny_model: Path, mo
     from aie_tensor import NativeUnavailableError
 
     def no_compiler(**_: object) -> None:
-        raise NativeUnavailableError("No C compiler was found; pip install 'aie[compiler]' brings one.")
+        raise NativeUnavailableError("No C compiler was found; pip install ziglang brings one.")
 
     monkeypatch.setattr(build.native, "load", no_compiler)
     lines: list[str] = []
     engine = LocalEngine(EngineConfig(tiny_model), lines.append)
     assert engine.info.kernels == "numpy"
-    assert any("aie[compiler]" in line for line in lines)
+    assert any("pip install ziglang" in line for line in lines)
     engine.close()
     with pytest.raises(NativeUnavailableError):
         LocalEngine(EngineConfig(tiny_model, kernels="native"))

@@ -229,9 +229,7 @@ def test_idle_connections_give_way_to_those_that_come(harness: Any) -> None:
     wait_until(lambda: server.num_connections <= 3)
 
 
-def test_idle_connections_give_way_when_there_are_no_descriptors(
-    harness: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_connections_give_way_when_there_are_no_descriptors(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     server = harness.serve()
     idle = harness.connect()
     wait_until(lambda: server.num_connections == 1)

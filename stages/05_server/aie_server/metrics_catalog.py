@@ -69,6 +69,13 @@ class ServerMetrics:
         self._batch_sum = registry.counter(
             "engine_step_requests_total", "Requests over all steps; by engine_steps_total: the mean batch.", by_model
         )
+        self._prefilled = registry.counter("engine_prefill_tokens_total", "Prompt tokens computed.", by_model)
+        self._decoded = registry.counter("engine_decode_tokens_total", "Tokens sampled.", by_model)
+        self._failed_steps = registry.counter("engine_failed_steps_total", "Steps that raised an error.", by_model)
+        self._step_s = registry.counter("engine_step_seconds_total", "Time spent in steps.", by_model)
+        self._execute_s = registry.counter(
+            "engine_execute_seconds_total", "Of which in the executor; the rest is the engine's own Python.", by_model
+        )
         self._batch = registry.gauge("batch_size", "Mean batch size since the start.", by_model)
         self._worker_memory = registry.gauge(
             "engine_resident_memory_bytes", "Resident memory of the engine's process.", by_model
@@ -100,6 +107,11 @@ class ServerMetrics:
         self._preemptions.labels(name).set_total(stats.num_preemptions)
         self._steps.labels(name).set_total(stats.steps)
         self._batch_sum.labels(name).set_total(stats.batch_size_sum)
+        self._prefilled.labels(name).set_total(stats.tokens_prefill)
+        self._decoded.labels(name).set_total(stats.tokens_decode)
+        self._failed_steps.labels(name).set_total(stats.failed_steps)
+        self._step_s.labels(name).set_total(stats.step_time_s)
+        self._execute_s.labels(name).set_total(stats.execute_time_s)
         self._batch.labels(name).set(stats.batch_size_sum / stats.steps if stats.steps else 0.0)
         self._worker_memory.labels(name).set(stats.rss_bytes)
 

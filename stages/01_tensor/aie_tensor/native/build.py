@@ -40,7 +40,7 @@ BASE_FLAGS = (
     "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math",
 )  # fmt: skip
 LINK_FLAGS = ("-lm", "-pthread")
-REMEDY = "Install a C compiler (apt install gcc; xcode-select --install) or `pip install 'aie[compiler]'`."
+REMEDY = "Install a C compiler (apt install gcc; xcode-select --install; or, as a Python package, pip install ziglang)."
 
 NO_ROOM = "Make room on the disk, or name a folder on another one in AIE_CACHE."
 
