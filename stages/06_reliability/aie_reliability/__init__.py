@@ -1,7 +1,8 @@
 """Stage 6: a server that stays up. Guards before the engine, a supervisor behind it, and an orderly end.
 
-Reading order, downward: errors → config → rate_limit → breaker → gate (the door: draining, rate, room) → guarded (the
-breaker around the engine) → supervisor (restart) → drain (SIGTERM). It may import stages 4 and 5 and nothing below.
+Reading order, downward: errors → config → rate_limit → breaker → gate (the door: draining, rate, room) → wrapped (an
+engine around another) → guarded (the breaker around the engine) → supervisor (restart) → drain (SIGTERM). It may import
+stages 4 and 5 and nothing below.
 """
 
 from aie_reliability.breaker import BreakerState, CircuitBreaker, Permit

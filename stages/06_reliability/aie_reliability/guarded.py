@@ -6,42 +6,34 @@ something about the load or the caller. Nor does the death of the engine, which 
 requests in flight die with a worker, and a breaker that counted them would stay open after the next one is ready.
 """
 
-from collections.abc import Mapping
 from types import TracebackType
 
 from aie_engine import (
     AieError,
     EngineClient,
     EngineDeadError,
-    EngineInfo,
-    EngineStats,
     GenerateRequest,
     QueueFullError,
     TokenEvent,
     TokenStream,
 )
 from aie_reliability.breaker import BreakerState, CircuitBreaker, Permit
+from aie_reliability.wrapped import WrappedEngine
 
 __all__ = ["GuardedEngine"]
 
 _NOT_FAULTS = (QueueFullError, EngineDeadError)
 
 
-class GuardedEngine:
-    """An `EngineClient` like the one inside, that fails fast with `CircuitOpenError` while the breaker is open."""
+class GuardedEngine(WrappedEngine):
+    """Like the engine inside, but fails fast with `CircuitOpenError` while the breaker is open.
+
+    `is_alive` is of the engine alone: what it is computing goes on while the breaker keeps new requests away.
+    """
 
     def __init__(self, engine: EngineClient, breaker: CircuitBreaker) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self.breaker = breaker
-
-    @property
-    def info(self) -> EngineInfo:
-        return self._engine.info
-
-    @property
-    def is_alive(self) -> bool:
-        """Of the engine alone: what it is computing goes on while the breaker keeps new requests away."""
-        return self._engine.is_alive
 
     @property
     def takes_requests(self) -> bool:
@@ -57,18 +49,6 @@ class GuardedEngine:
             (permit.failure if is_fault else permit.abandon)()
             raise
         return _GuardedStream(stream, permit)
-
-    def cancel(self, request_id: str) -> None:
-        self._engine.cancel(request_id)
-
-    def stats(self) -> EngineStats:
-        return self._engine.stats()
-
-    def outstanding(self) -> list[Mapping[str, object]]:
-        return self._engine.outstanding()
-
-    def close(self, timeout_s: float = 10.0) -> None:
-        self._engine.close(timeout_s)
 
 
 class _GuardedStream(TokenStream):

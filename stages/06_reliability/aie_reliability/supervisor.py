@@ -8,17 +8,10 @@ until the next worker is ready.
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from aie_engine import (
-    AieError,
-    EngineClient,
-    EngineDeadError,
-    EngineInfo,
-    EngineStats,
-    GenerateRequest,
-    TokenStream,
-)
+from aie_engine import AieError, EngineClient, EngineDeadError, GenerateRequest, TokenStream
+from aie_reliability.wrapped import WrappedEngine
 
 __all__ = ["SupervisedEngine"]
 
@@ -26,7 +19,7 @@ _log = logging.getLogger("aie.supervisor")
 _POLL_S = 0.2
 
 
-class SupervisedEngine:
+class SupervisedEngine(WrappedEngine):
     """Holds the engine that `factory` makes and replaces it when it dies.
 
     `factory` blocks until its engine is ready and raises when it cannot start. The first engine is made here and now,
@@ -46,7 +39,7 @@ class SupervisedEngine:
         self._first_backoff_s = backoff_s
         self._max_backoff_s = max_backoff_s
         self._clock = clock
-        self._engine = factory()
+        super().__init__(factory())
         self._started_s = clock()
         self._backoff_s = backoff_s
         self._next_try_s: float | None = None
@@ -58,29 +51,12 @@ class SupervisedEngine:
             self._watcher = threading.Thread(target=self._watch, name="aie-supervisor", daemon=True)
             self._watcher.start()
 
-    @property
-    def info(self) -> EngineInfo:
-        return self._engine.info
-
-    @property
-    def is_alive(self) -> bool:
-        return self._engine.is_alive
-
     def submit(self, request: GenerateRequest) -> TokenStream:
         engine = self._engine
         if not engine.is_alive:
             wait_s = self._backoff_s if self._next_try_s is None else max(1.0, self._next_try_s - self._clock())
             raise EngineDeadError("The engine has died and is being restarted.", retry_after_s=wait_s)
         return engine.submit(request)
-
-    def cancel(self, request_id: str) -> None:
-        self._engine.cancel(request_id)
-
-    def stats(self) -> EngineStats:
-        return self._engine.stats()
-
-    def outstanding(self) -> list[Mapping[str, object]]:
-        return self._engine.outstanding()
 
     def close(self, timeout_s: float = 10.0) -> None:
         self._closing.set()
