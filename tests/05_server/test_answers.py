@@ -1,6 +1,7 @@
 """The objects that clients get, whole and streamed."""
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -177,6 +178,20 @@ def test_several_prompts_are_several_choices(harness: Any) -> None:
         (index, "Hello", "length") for index in range(3)
     ]
     assert body["usage"]["prompt_tokens"] == 6 and body["usage"]["completion_tokens"] == 15
+
+
+@pytest.mark.parametrize("first", [b"\xc3", b"S"])  # half a character; perhaps the begin of the stop string
+def test_stream_whose_first_token_gives_no_text_yet_goes_on(harness: Any, make_engine: Any, first: bytes) -> None:
+    engine = make_engine()
+    client = harness.connect(harness.serve(engine))
+    client.post("/v1/completions", {"prompt": "hi", "stream": True, "stop": "STOP"})
+    engine.wait_for_request()
+    engine.emit(first)
+    time.sleep(0.1)  # the server takes the first token alone
+    engine.emit(b"\xb6x", finish_reason="length")
+    events = client.answer().events
+    assert "".join(event["choices"][0]["text"] for event in events[:-1]) == (first + b"\xb6x").decode(errors="replace")
+    assert events[-1] == "[DONE]"
 
 
 def test_several_prompts_stream_side_by_side(harness: Any, make_engine: Any) -> None:

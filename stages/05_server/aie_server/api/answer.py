@@ -74,7 +74,8 @@ class Answer:
         ]
         opening = b"".join(writer.role() for writer in writers) if self.envelope.kind == "chat" else b""
         try:
-            yield opening + self._events(writers, *first)
+            if events := opening + self._events(writers, *first):  # a completion's first token may be held back
+                yield events
             for choice, delta in rest:
                 if events := self._events(writers, choice, delta):
                     yield events

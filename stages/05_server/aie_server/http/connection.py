@@ -195,7 +195,7 @@ class Connection(BaseHTTPRequestHandler):
 
     def _send_pieces(self, exchange: _Exchange, pending: bytes, pieces: Iterator[bytes], is_chunked: bool) -> None:
         send = self._sock.sendall
-        for piece in pieces:
+        for piece in filter(None, pieces):  # an empty chunk would end the body
             exchange.num_bytes += len(piece)
             send(pending + (b"%x\r\n%b\r\n" % (len(piece), piece) if is_chunked else piece))
             pending = b""
