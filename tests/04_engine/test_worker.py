@@ -188,9 +188,11 @@ def test_a_model_that_cannot_be_loaded_is_a_typed_error_here(tiny_model: Path, t
     assert me.num_fds() <= fds + 2  # at most multiprocessing's helper, when this test is the first
 
 
-def test_progress_is_told_while_the_worker_starts(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_told_while_the_worker_starts(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    monkeypatch.setenv("AIE_CACHE", "/nonexistent")
+    monkeypatch.setenv("AIE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     lines: list[str] = []
     config = EngineConfig(tiny_model, kernels="auto", kv_memory_bytes=4 << 20)
