@@ -9,7 +9,7 @@ Layout, each line built on those above it:
     passthrough, continuous              one request at a time; requests that join and leave at every step
     buckets, dynamic                     whole requests, gathered by size and waiting time
     workload, report, simulator          the real schedulers on a virtual clock
-    measure, timeline                    what it costs, what it looks like
+    measure, live, timeline              what it costs, what it brings here, what it looks like
 
 It may import the errors of stage 1, and no array code: neither NumPy nor stage 2.
 """

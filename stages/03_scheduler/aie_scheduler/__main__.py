@@ -10,6 +10,7 @@ from dataclasses import replace
 from aie_scheduler.config import DEFAULT_BUCKET_EDGES, SchedulerConfig
 from aie_scheduler.continuous import ContinuousBatcher
 from aie_scheduler.dynamic import DynamicBatcher
+from aie_scheduler.live import ByteReader, run_live
 from aie_scheduler.measure import measure_step_cost
 from aie_scheduler.passthrough import PassThrough
 from aie_scheduler.protocol import Scheduler
@@ -41,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     show_batch_sizes(cost_model, num_requests=options.requests, rate_per_s=options.rate, seed=options.seed)
     show_buckets(cost_model, num_requests=options.requests, seed=options.seed)
     show_own_cost()
+    show_live()
     return 0
 
 
@@ -134,13 +136,32 @@ def show_buckets(cost_model: CostModel, *, num_requests: int, seed: int) -> None
 
 
 def show_own_cost() -> None:
-    """The only section about this machine."""
+    """What the scheduler costs on this machine."""
     print("4. What the scheduler itself costs  [MEASURED here and now: schedule + update, median of 400 steps]\n")
     print("   scheduler     running   µs per step   µs per request")
     costs = [measure_step_cost(1, pass_through=True), *(measure_step_cost(size) for size in (*BATCH_SIZES, 64, 256))]
     for cost in costs:
         print(f"   {cost.scheduler:<12} {cost.num_running:>8} {cost.us_per_step:>13.1f} {cost.us_per_request:>16.2f}")
-    print("\n   A step of a real model takes milliseconds, so this is the price of everything above.")
+    print("\n   A step of a real model takes milliseconds, so this is the price of everything above.\n")
+
+
+def show_live() -> None:
+    """What batching brings on this machine: no cost model, no virtual clock."""
+    print("5. Throughput and waiting time against batch size  [MEASURED here and now]\n")
+    print(
+        "   24 requests arrive together: 8 tokens in, 12 out. A step reads 8 MiB once (where a model reads its weights)\n"
+        "   and 128 KiB for each token: a checksum over real memory, by one core.\n"
+    )
+    print("   max_batch_size    tok/s   wait, mean   wait, longest   mean batch")
+    work = ByteReader()
+    work(1)  # page faults belong to nobody's turn
+    for size in BATCH_SIZES:
+        live = run_live(size, work)
+        print(
+            f"   {size:>14} {live.tokens_per_s:>8.0f} {live.mean_wait_s:>10.3f} s {live.longest_wait_s:>13.3f} s "
+            f"{live.mean_batch:>12.1f}"
+        )
+    print("\n   What is read once per step is shared by all in it; what each token costs is not. Hence the bend.")
 
 
 if __name__ == "__main__":
