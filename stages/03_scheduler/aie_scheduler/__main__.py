@@ -149,7 +149,7 @@ def show_live() -> None:
     """What batching brings on this machine: no cost model, no virtual clock."""
     print("5. Throughput and waiting time against batch size  [MEASURED here and now]\n")
     print(
-        "   24 requests arrive together: 8 tokens in, 12 out. A step reads 8 MiB once (where a model reads its weights)\n"
+        "   24 requests arrive together: 8 tokens in, 12 out. A step reads 8 MiB once (a model: its weights)\n"
         "   and 128 KiB for each token: a checksum over real memory, by one core.\n"
     )
     print("   max_batch_size    tok/s   wait, mean   wait, longest   mean batch")
