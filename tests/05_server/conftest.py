@@ -4,6 +4,7 @@ import codecs
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -189,6 +190,14 @@ class FakeEngine:
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.requests) > index, WAIT_S), "no request reached the engine"
             return self.requests[index]
+
+    def wait_until_taken(self, index: int = 0) -> None:
+        """Until the server has taken all events of the request with this index; no event announces that."""
+        events = self._streams[self.wait_for_request(index).request_id]._events
+        deadline, pause = time.monotonic() + WAIT_S, threading.Event()
+        while not events.empty():
+            assert time.monotonic() < deadline, "nobody reads the stream"
+            pause.wait(0.002)
 
     def wait_for_cancel(self, count: int = 1) -> None:
         with self._changed:

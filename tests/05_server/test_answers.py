@@ -1,7 +1,6 @@
 """The objects that clients get, whole and streamed."""
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -187,7 +186,7 @@ def test_stream_whose_first_token_gives_no_text_yet_goes_on(harness: Any, make_e
     client.post("/v1/completions", {"prompt": "hi", "stream": True, "stop": "STOP"})
     engine.wait_for_request()
     engine.emit(first)
-    time.sleep(0.1)  # the server takes the first token alone
+    engine.wait_until_taken()  # the first token arrives alone
     engine.emit(b"\xb6x", finish_reason="length")
     events = client.answer().events
     assert "".join(event["choices"][0]["text"] for event in events[:-1]) == (first + b"\xb6x").decode(errors="replace")
