@@ -40,7 +40,8 @@ def test_the_demonstration_shows_both_parts(
     assert "a tiny random Llama" in shown
     assert "the same text, token by token: 8 of 8" in shown
     assert re.search(r"before +6 ", shown) and re.search(r"after +2 ", shown)
-    assert re.search(r"Their blocks were free [01] step\(s\) later", shown)
+    # How many depends on when the two threads run; that blocks are free at once is tested in test_core.
+    assert re.search(r"Steps between the two looks, .*: \d+\.", shown)
 
 
 def _nothing_cached(name: str) -> Path:
