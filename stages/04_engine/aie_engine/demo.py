@@ -100,7 +100,8 @@ def show_cancellation(engine: LocalEngine, text: TextModel) -> None:
     for label, stats in (("before", before), ("after", after)):
         used = engine.info.num_kv_blocks - stats.num_free_blocks
         print(f"   {label:<15} {stats.num_running:>10} {used:>18} {stats.steps:>6}")
-    print(f"\n   Steps between the two looks, those before the cancellation arrived included: {after.steps - before.steps}.")
+    between = after.steps - before.steps
+    print(f"\n   Steps between the two looks, those before the cancellation arrived included: {between}.")
     for stream in streams:
         stream.cancel()
         for _ in stream:
