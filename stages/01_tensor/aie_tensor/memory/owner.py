@@ -1,0 +1,30 @@
+"""Who holds memory, in words: a leak with a name ("kv of request r-812") beats an address."""
+
+from dataclasses import dataclass, fields, replace
+
+__all__ = ["Owner"]
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """What a piece of memory is for. Everything but `what` may be unknown; the ledger adds what it knows itself."""
+
+    what: str = ""  # "kv", "activations", "weights of layer 3"; the same for all requests
+    request_id: str = ""
+    model: str = ""  # name and version
+    worker: str = ""  # which process: "engine-0"
+    stage: str = ""  # which package: "aie_engine"
+
+    @classmethod
+    def of(cls, owner: "Owner | str") -> "Owner":
+        """Plain text is a `what`."""
+        return cls(owner) if isinstance(owner, str) else owner
+
+    def within(self, context: "Owner") -> "Owner":
+        """This owner, with what it leaves open taken from `context`."""
+        missing = {f.name: getattr(context, f.name) for f in fields(self) if not getattr(self, f.name)}
+        return replace(self, **missing)
+
+    def __str__(self) -> str:
+        what = self.what or "unnamed"
+        return f"{what} of request {self.request_id}" if self.request_id else what
