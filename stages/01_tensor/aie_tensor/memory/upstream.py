@@ -11,7 +11,7 @@ __all__ = ["Region", "Upstream"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Region:
-    """A run of bytes taken from an upstream. It lives as long as somebody holds it, unless the upstream says otherwise."""
+    """A run of bytes taken from an upstream."""
 
     address: int  # a multiple of 64
     nbytes: int
