@@ -35,10 +35,12 @@ from aie_tensor.memory import (
     LeakGroup,
     Ledger,
     LedgerEntry,
+    Mark,
     MemoryPool,
     NaivePool,
     PoolStats,
-    Snapshot,
+    RefEvent,
+    RefHistory,
 )
 from aie_tensor.paths import cache_dir
 from aie_tensor.program import run_program
@@ -58,6 +60,7 @@ __all__ = [
     "LeakGroup",
     "Ledger",
     "LedgerEntry",
+    "Mark",
     "Matrix",
     "MemoryMisuseError",
     "MemoryPool",
@@ -65,7 +68,8 @@ __all__ = [
     "NativeUnavailableError",
     "OutOfMemoryError",
     "PoolStats",
-    "Snapshot",
+    "RefEvent",
+    "RefHistory",
     "Tensor",
     "UseAfterFreeError",
     "cache_dir",

@@ -61,10 +61,10 @@ def show_misuse() -> None:
         print(_indented(str(error)))
         print("\n      The exception itself was raised at the second free, in `_clean_up_after_timeout`.")
     print("\n   b) 200 requests; one in ten is cancelled, and its error path forgets the scratch memory:\n")
-    before = pool.ledger.snapshot()
+    before = pool.ledger.mark()
     forgotten = [held for number in range(200) if (held := _serve(pool, number))]
     for leak in pool.ledger.report(before):
-        print(f"      {leak.count} × {leak.owner!r}, {leak.nbytes:,} bytes still held, allocated at")
+        print(f"      {leak.count} × '{leak.owner}', {leak.nbytes:,} bytes still held, allocated at")
         print(f"        {leak.stack[0]}")
     stats = pool.stats()
     print(f"\n      The pool agrees: {stats.num_live} blocks live, {stats.requested_bytes:,} bytes asked for them.")

@@ -20,7 +20,7 @@ def outstanding(ledger: Ledger) -> list[Outstanding]:
     """Everything that is held now; empty while the ledger is off."""
     return [
         Outstanding(
-            entry.owner,
+            str(entry.owner),
             entry.nbytes,
             entry.age_s,
             [f"{frame.file}:{frame.line} {frame.function}" for frame in entry.stack],

@@ -1,7 +1,8 @@
 """Memory: the naive pool to read first, the pool with size classes and reference counts, the leak ledger."""
 
 from aie_tensor.memory.allocation import Allocation
-from aie_tensor.memory.ledger import LeakGroup, Ledger, LedgerEntry, Snapshot
+from aie_tensor.memory.history import RefEvent, RefHistory
+from aie_tensor.memory.ledger import LeakGroup, Ledger, LedgerEntry, Mark
 from aie_tensor.memory.naive import NaivePool
 from aie_tensor.memory.pool import MemoryPool, PoolStats
 
@@ -10,8 +11,10 @@ __all__ = [
     "LeakGroup",
     "Ledger",
     "LedgerEntry",
+    "Mark",
     "MemoryPool",
     "NaivePool",
     "PoolStats",
-    "Snapshot",
+    "RefEvent",
+    "RefHistory",
 ]
