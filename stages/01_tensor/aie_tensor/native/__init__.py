@@ -4,6 +4,8 @@
     structs.py   the C structures, mirrored
     library.py   load(): the functions of the compiled library
     packed.py    PackedMatrix: weights in the order in which the kernels read them
+    constants.py Constants: where packed weights, vectors and tables lie
+    step.py      StepArrays, and the limits against which they are checked
     plan.py      PlanBuilder, Plan: a model's operators as one native call
     src/         the C sources, best read in this order:
                  simd.h, formats.h, pack.c, micro.h, micro.c, matmul.c, attention.c, elementwise.c,
@@ -16,13 +18,16 @@ order.
 
 from aie_tensor.errors import NativeUnavailableError
 from aie_tensor.native.build import Compiler, find_compilers
+from aie_tensor.native.constants import Constants
 from aie_tensor.native.library import NativeLibrary, load
 from aie_tensor.native.packed import PackedMatrix
-from aie_tensor.native.plan import Buffer, KVLayout, Plan, PlanBuilder, StepArrays
+from aie_tensor.native.plan import Buffer, KVLayout, Plan, PlanBuilder
+from aie_tensor.native.step import StepArrays
 
 __all__ = [
     "Buffer",
     "Compiler",
+    "Constants",
     "KVLayout",
     "NativeLibrary",
     "NativeUnavailableError",

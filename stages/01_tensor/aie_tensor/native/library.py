@@ -44,6 +44,7 @@ class NativeLibrary:
             "aie_argmax_rows": (None, [address, int32, int32, address]),
             "aie_exp": (None, [address, int32, address]),
             "aie_plan_create": (address, [ctypes.POINTER(PlanSpecC)]),
+            "aie_plan_scratch_bytes": (int64, [ctypes.POINTER(PlanSpecC)]),
             "aie_plan_run": (None, [address, ctypes.POINTER(StepC)]),
             "aie_plan_profile": (None, [address, address, address]),
             "aie_plan_free": (None, [address]),

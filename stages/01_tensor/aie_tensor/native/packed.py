@@ -1,5 +1,6 @@
 """A weight matrix in the order in which the kernels read it (src/formats.h draws the layout)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,8 +43,13 @@ class PackedMatrix:
         return -(-self.n // 16)
 
     @classmethod
-    def pack(cls, lib: NativeLibrary, matrix: Matrix) -> "PackedMatrix":
-        """Repack a 2-D matrix of F32, F16, BF16, Q8_0, Q4_0 or Q4_1. InvalidInputError for other types or ranks."""
+    def pack(
+        cls, lib: NativeLibrary, matrix: Matrix, *, allocate: Callable[[int], npt.NDArray[np.uint8]] = aligned_zeros
+    ) -> "PackedMatrix":
+        """Repack a 2-D matrix of F32, F16, BF16, Q8_0, Q4_0 or Q4_1. InvalidInputError for other types or ranks.
+
+        allocate: gives so many zeroed bytes at a cache line, whose memory stays the caller's to return.
+        """
         if matrix.dtype not in FORMATS or len(matrix.shape) != 2 or min(matrix.shape) < 1:
             known = ", ".join(dtype.name for dtype in FORMATS)
             given = f"{matrix.dtype.name} {matrix.shape}"
@@ -54,6 +60,6 @@ class PackedMatrix:
         code = FORMATS.index(matrix.dtype)
         panel_bytes = int(lib.c.aie_panel_bytes(code, k))
         assert matrix.data.nbytes == panel_bytes // 16 * n, (matrix.data.nbytes, panel_bytes, n)
-        packed = cls(code, n, k, aligned_zeros(-(-n // 16) * panel_bytes))
+        packed = cls(code, n, k, allocate(-(-n // 16) * panel_bytes))
         lib.c.aie_pack(code, n, k, pointer(matrix.data), pointer(packed.data))
         return packed

@@ -17,15 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 from aie_tensor.errors import OutOfMemoryError
+from aie_tensor.native.constants import Constants
 from aie_tensor.native.library import NativeLibrary, pointer
 from aie_tensor.native.packed import PackedMatrix
+from aie_tensor.native.step import Limits, StepArrays
 from aie_tensor.native.structs import FORMATS, OP_NAMES, OpC, PackedMatrixC, PlanSpecC, StepC
 from aie_tensor.quant import Matrix
 
-__all__ = ["Buffer", "KVLayout", "Limits", "Plan", "PlanBuilder", "StepArrays"]
+__all__ = ["Buffer", "KVLayout", "Plan", "PlanBuilder"]
 
 F32Array = npt.NDArray[np.float32]
-I32Array = npt.NDArray[np.int32]
 Rows = Literal["tokens", "logits"]
 
 
@@ -45,57 +46,6 @@ class KVLayout:
     v: F32Array
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StepArrays:
-    """What one step computes. All int32 and C-contiguous.
-
-    Position p of sequence s lives in cache block block_tables[s][p // A] at offset p % A.
-    """
-
-    token_ids: I32Array  # [T]
-    positions: I32Array  # [T] consecutive within a sequence, ending at its context_len - 1
-    seq_starts: I32Array  # [S + 1] where each sequence's tokens begin; the last entry is T
-    context_lens: I32Array  # [S] positions in the cache, this step's tokens included
-    block_tables: I32Array  # [S, max_blocks]; entries beyond the context are not read
-    logit_rows: I32Array  # [R] indices of tokens
-
-
-@dataclass(slots=True)
-class Limits:
-    """What the operators of a plan can take; a step is checked against it."""
-
-    max_tokens: int
-    max_context: int
-    num_blocks: int
-    block_size: int
-    vocab_size: int = 2**31 - 1
-
-    def check(self, step: StepArrays) -> None:
-        """AssertionError, with the values, for a step that would make C read or write out of bounds."""
-        for name in ("token_ids", "positions", "seq_starts", "context_lens", "block_tables", "logit_rows"):
-            array = getattr(step, name)
-            assert array.dtype == np.int32 and array.flags.c_contiguous, (name, array.dtype, array.strides)
-        num_tokens, num_sequences = len(step.token_ids), len(step.context_lens)
-        assert 0 < num_tokens <= self.max_tokens, (num_tokens, self.max_tokens)
-        assert step.token_ids.min() >= 0 and step.token_ids.max() < self.vocab_size, (step.token_ids, self.vocab_size)
-        assert step.positions.shape == (num_tokens,), (step.positions.shape, num_tokens)
-        counts = np.diff(step.seq_starts)
-        assert counts.shape == (num_sequences,) and step.seq_starts[0] == 0, (step.seq_starts, num_sequences)
-        assert step.seq_starts[-1] == num_tokens and (counts > 0).all(), (step.seq_starts, num_tokens)
-        starts = step.context_lens - counts
-        assert starts.min() >= 0 and step.context_lens.max() <= self.max_context, (step.context_lens, self.max_context)
-        expected = np.arange(num_tokens, dtype=np.int32) + np.repeat(starts - step.seq_starts[:-1], counts)
-        assert (step.positions == expected).all(), (step.positions, expected)
-        assert step.block_tables.ndim == 2 and len(step.block_tables) == num_sequences, step.block_tables.shape
-        needed = -(-step.context_lens // self.block_size)
-        assert needed.max() <= step.block_tables.shape[1], (step.context_lens, step.block_tables.shape)
-        used = step.block_tables[np.arange(step.block_tables.shape[1]) < needed[:, None]]
-        assert used.min() >= 0 and used.max() < self.num_blocks, (used, self.num_blocks)
-        rows = step.logit_rows
-        assert rows.ndim == 1 and len(rows) <= self.max_tokens, rows.shape
-        assert not len(rows) or (rows.min() >= 0 and rows.max() < num_tokens), (rows, num_tokens)
-
-
 def _in_out(x: Buffer, out: Buffer) -> dict[str, int]:
     """The fields that nearly every operator has."""
     return {"x": x.address, "width": x.width, "out": out.address, "out_width": out.width}
@@ -113,6 +63,7 @@ class PlanBuilder:
     max_tokens: int = field(kw_only=True)
     kv: KVLayout = field(kw_only=True)
     max_context: int = field(kw_only=True)
+    constants: Constants = field(default_factory=Constants, kw_only=True)  # where vectors and tables lie
     profile: bool = field(default=False, kw_only=True)  # measure each kind of operator; costs a clock per operator
     _ops: list[OpC] = field(default_factory=list, init=False)
     _alive: list[object] = field(default_factory=list, init=False)
@@ -133,8 +84,8 @@ class PlanBuilder:
         self._ops.append(op)
 
     def _vector(self, values: F32Array, length: int) -> int:
-        array = np.ascontiguousarray(values, np.float32)
-        assert array.shape == (length,), (array.shape, length)
+        assert values.shape == (length,), (values.shape, length)
+        array = self.constants.store(np.asarray(values, np.float32), "norms and biases")
         self._alive.append(array)
         return pointer(array)
 
@@ -212,7 +163,9 @@ class PlanBuilder:
         if key not in self._tables:
             positions = np.arange(self.max_context, dtype=np.float32)
             angles = (positions[:, None] * inv_freq.astype(np.float32)[None, :]).astype(np.float64)
-            self._tables[key] = (np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
+            cosines, sines = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+            store = self.constants.store
+            self._tables[key] = store(cosines, "rotary tables"), store(sines, "rotary tables")
         return self._tables[key]
 
     def select_rows(self, x: Buffer, out: Buffer) -> None:
@@ -250,13 +203,17 @@ class PlanBuilder:
         if not handle:
             raise OutOfMemoryError(f"The machine refuses memory or threads for a plan with {self.num_threads} threads.")
         limits = Limits(self.max_tokens, self.max_context, num_blocks, block_size, self._vocab_size)
-        return Plan(self.lib, handle, limits, [self.kv, *self._alive, *self._tables.values()])
+        alive = [self.kv, *self._alive, *self._tables.values()]
+        return Plan(self.lib, handle, limits, alive, int(self.lib.c.aie_plan_scratch_bytes(ctypes.byref(spec))))
 
 
 class Plan:
     """A built plan. One step at a time; `close` (or leaving the `with`) joins its threads and frees its memory."""
 
-    def __init__(self, lib: NativeLibrary, handle: int, limits: Limits, alive: list[object]) -> None:
+    def __init__(
+        self, lib: NativeLibrary, handle: int, limits: Limits, alive: list[object], scratch_bytes: int
+    ) -> None:
+        self.scratch_bytes = scratch_bytes  # of all threads together, from C's own allocator
         self._lib, self._handle, self._limits, self._alive = lib, handle, limits, alive
 
     def run(self, step: StepArrays) -> None:

@@ -71,6 +71,16 @@ AIE_EXPORT void aie_plan_free(Plan *plan) {
     free(plan);
 }
 
+static size_t thread_scratch_bytes(const PlanSpec *spec) {
+    size_t linear = linear_scratch_floats(spec->max_tokens), attend = attention_scratch_floats(spec->max_group, spec->head_dim);
+    return sizeof(float) * (linear > attend ? linear : attend);
+}
+
+/* What the threads of such a plan hold together, for whoever keeps the books of memory. */
+AIE_EXPORT int64_t aie_plan_scratch_bytes(const PlanSpec *spec) {
+    return (int64_t)thread_scratch_bytes(spec) * spec->num_threads;
+}
+
 /* Copies the operators; what they point to stays the caller's. NULL when memory or threads are refused. */
 AIE_EXPORT Plan *aie_plan_create(const PlanSpec *spec) {
     Plan *plan = calloc(1, sizeof *plan);
@@ -84,8 +94,7 @@ AIE_EXPORT Plan *aie_plan_create(const PlanSpec *spec) {
     plan->kind_calls = calloc(NUM_KINDS, sizeof(int64_t));
     int ok = ops && plan->scratch && plan->kind_ns && plan->kind_calls;
     if (ops) memcpy(ops, spec->ops, ops_bytes);
-    size_t linear = linear_scratch_floats(spec->max_tokens), attend = attention_scratch_floats(spec->max_group, spec->head_dim);
-    size_t bytes = sizeof(float) * (linear > attend ? linear : attend);
+    size_t bytes = thread_scratch_bytes(spec);
     for (int i = 0; ok && i < spec->num_threads; i++) {
         void *area = NULL;
         ok = posix_memalign(&area, 64, bytes) == 0;
