@@ -48,6 +48,11 @@ class Model:
     weight_bytes: int  # as stored in the file
     checkpoint: Checkpoint = field(repr=False)
 
+    @property
+    def mapped_bytes(self) -> int:
+        """Bytes of the mapped files."""
+        return self.checkpoint.mapped_bytes
+
     def close(self) -> None:
         """Forget the weights. Matrices that somebody still holds stay valid; the mapping ends with the last of them."""
         self.checkpoint.close()

@@ -41,5 +41,10 @@ class Checkpoint(Protocol):
     @property
     def tensors(self) -> Mapping[str, Matrix]: ...
 
+    @property
+    def mapped_bytes(self) -> int:
+        """Bytes of address space that the mapped files take; resident is what has been read of them."""
+        ...
+
     def close(self) -> None:
         """Forget the tensors. A mapping ends when the last matrix that shows it is gone, so this is always safe."""

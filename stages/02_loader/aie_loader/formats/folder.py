@@ -40,9 +40,11 @@ def _read_index(folder: Path) -> Mapping[str, str]:
 def _open_shards(folder: Path, weight_map: Mapping[str, str]) -> SafetensorsCheckpoint:
     tensors: dict[str, Matrix] = {}
     metadata: dict[str, object] = {}
+    mapped_bytes = 0
     for file_name in dict.fromkeys(weight_map.values()):
         shard = open_safetensors(_inside(folder, file_name))
         metadata.update(shard.metadata)
+        mapped_bytes += shard.mapped_bytes
         for name, matrix in shard.tensors.items():
             if name in tensors:
                 raise MalformedHeaderError(f"{folder / file_name}: tensor {name!r} is also in another shard")
@@ -55,7 +57,7 @@ def _open_shards(folder: Path, weight_map: Mapping[str, str]) -> SafetensorsChec
     missing = next((name for name in weight_map if name not in tensors), None)
     if missing is not None:
         raise MalformedHeaderError(f"{folder / weight_map[missing]} lacks tensor {missing!r}, which the index promises")
-    return SafetensorsCheckpoint(folder, metadata, tensors)
+    return SafetensorsCheckpoint(folder, metadata, tensors, mapped_bytes)
 
 
 def _inside(folder: Path, file_name: str) -> Path:

@@ -79,6 +79,10 @@ class GGUFCheckpoint:
     def metadata(self) -> Mapping[str, object]:
         return self.header.metadata
 
+    @property
+    def mapped_bytes(self) -> int:
+        return self.header.file_bytes
+
     def close(self) -> None:
         self.tensors = {}
 

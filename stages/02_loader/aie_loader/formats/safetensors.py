@@ -47,6 +47,7 @@ class SafetensorsCheckpoint:
     path: Path
     metadata: Mapping[str, object]
     tensors: dict[str, Matrix]
+    mapped_bytes: int
 
     def close(self) -> None:
         self.tensors = {}
@@ -63,7 +64,7 @@ def open_safetensors(path: Path) -> SafetensorsCheckpoint:
     with SourceFile(path) as source:
         header = _read_header(source)
         data = source.map()
-    return SafetensorsCheckpoint(path, dict(header.metadata), matrices(data, header.tensors))
+    return SafetensorsCheckpoint(path, dict(header.metadata), matrices(data, header.tensors), data.nbytes)
 
 
 def _read_header(source: SourceFile) -> SafetensorsHeader:
