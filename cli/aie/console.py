@@ -16,7 +16,7 @@ from aie_engine import EnvironmentLacksError
 if TYPE_CHECKING:
     from aie_loader import PullProgress
 
-__all__ = ["check_writable", "format_bytes", "note", "pull_progress", "write_json"]
+__all__ = ["check_writable", "format_bytes", "note", "pull_progress", "write_file", "write_json"]
 
 _PROGRESS_EVERY_S = 10.0
 
@@ -37,8 +37,8 @@ def format_bytes(count: float) -> str:
     raise AssertionError(count)
 
 
-def check_writable(path: Path) -> None:
-    """Raises `EnvironmentLacksError` if `write_json` could not write there: better before a long measurement."""
+def check_writable(path: Path, *, flag: str = "--json") -> None:
+    """Raises `EnvironmentLacksError` if `write_file` could not write there: better before a long measurement."""
     path = path.resolve()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,32 +47,36 @@ def check_writable(path: Path) -> None:
         elif not path.exists():
             tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
-        raise _not_writable(path, error) from None
+        raise _not_writable(path, error, flag) from None
 
 
 def write_json(path: Path, document: object) -> None:
+    """`document` as indented JSON, written as `write_file` does."""
+    write_file(path, (json.dumps(document, indent=2) + "\n").encode())
+
+
+def write_file(path: Path, data: bytes, *, flag: str = "--json") -> None:
     """Writes beside the target and renames, so that a reader never sees half a file. What is no regular file, such as
-    `/dev/stdout` or a pipe, is written to as it is: a rename would put a file in its place."""
-    text = json.dumps(document, indent=2) + "\n"
+    `/dev/stdout` or a pipe, is written to as it is: a rename would put a file in its place. `flag` named the path."""
     try:
         path = path.resolve()  # a link stays a link
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8")
+            path.write_bytes(data)
         else:
-            _replace(path, text)
+            _replace(path, data)
     except OSError as error:
-        raise _not_writable(path, error) from None
+        raise _not_writable(path, error, flag) from None
 
 
-def _not_writable(path: Path, error: OSError) -> EnvironmentLacksError:
-    return EnvironmentLacksError(f"{path} cannot be written: {error.strerror or error}. Choose another --json PATH.")
+def _not_writable(path: Path, error: OSError, flag: str) -> EnvironmentLacksError:
+    return EnvironmentLacksError(f"{path} cannot be written: {error.strerror or error}. Choose another {flag} PATH.")
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace(path: Path, data: bytes) -> None:
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        new.write_text(text, encoding="utf-8")
+        new.write_bytes(data)
         os.replace(new, path)
     finally:
         new.unlink(missing_ok=True)
