@@ -5,7 +5,7 @@ import inspect
 import gguf
 import numpy as np
 import pytest
-from gguf.quants import dequantize, quantize
+from gguf.quants import dequantize
 
 from aie_tensor import DoubleFreeError, DType, Matrix, MemoryPool, NaivePool
 
@@ -26,15 +26,17 @@ def test_exercise_1_the_naive_pool_notices_a_double_free() -> None:
         pytest.skip("exercise 1 is not done: NaivePool still hands one buffer to two callers")
 
 
-def test_exercise_2_q5_0_weights_can_be_read() -> None:
-    q5_0 = DType.__members__.get("Q5_0")
-    if q5_0 is None:
-        pytest.skip("exercise 2 is not done: DType has no Q5_0")
-    assert (q5_0.block_size, q5_0.block_bytes) == (32, 22)
-    values = np.random.default_rng(5).standard_normal((8, 64)).astype(np.float32)
-    stored = quantize(values, gguf.GGMLQuantizationType.Q5_0)
-    matrix = Matrix(q5_0, (8, 64), stored.reshape(-1).view(np.uint8))
-    assert np.array_equal(matrix.dequantize(), dequantize(stored, gguf.GGMLQuantizationType.Q5_0))
+def test_exercise_2_iq4_nl_weights_can_be_read() -> None:
+    iq4_nl = DType.__members__.get("IQ4_NL")
+    if iq4_nl is None:
+        pytest.skip("exercise 2 is not done: DType has no IQ4_NL")
+    assert (iq4_nl.block_size, iq4_nl.block_bytes) == (32, 18)
+    random = np.random.default_rng(5)
+    stored = random.integers(0, 256, (8, 2, 18), dtype=np.uint8)
+    stored[..., :2] = random.standard_normal((8, 2)).astype("<f2")[..., None].view(np.uint8)
+    stored = stored.reshape(8, 36)
+    matrix = Matrix(iq4_nl, (8, 64), stored.reshape(-1))
+    assert np.array_equal(matrix.dequantize(), dequantize(stored, gguf.GGMLQuantizationType.IQ4_NL))
 
 
 def test_exercise_3_trim_can_keep_a_part() -> None:

@@ -50,6 +50,106 @@ def test_any_weights_match_ggml(dtype: DType, values: np.ndarray) -> None:
     assert_same_as_ggml(values, dtype)
 
 
+# Types that are only read: any block with finite scales must give the reference's bits.
+
+READ_TYPES = {  # type → where its half-precision numbers lie in a block
+    DType.Q5_0: (0,), DType.Q5_1: (0, 2), DType.Q2_K: (80, 82), DType.Q3_K: (108,), DType.Q4_K: (0, 2),
+    DType.Q5_K: (0, 2), DType.Q6_K: (208,),
+}  # fmt: skip
+
+
+def random_blocks(dtype: DType, num_blocks: int, seed: int) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    blocks = random.integers(0, 256, (num_blocks, dtype.block_bytes), dtype=np.uint8)
+    for offset in READ_TYPES[dtype]:
+        halves = random.standard_normal(num_blocks).astype("<f2")
+        blocks[:, offset : offset + 2] = halves.view(np.uint8).reshape(num_blocks, 2)
+    return blocks
+
+
+@pytest.mark.parametrize("dtype", READ_TYPES)
+def test_random_blocks_expand_as_in_ggml(dtype: DType) -> None:
+    blocks = random_blocks(dtype, 96, seed=11)
+    matrix = Matrix(dtype, (12, 8 * dtype.block_size), blocks.reshape(-1))
+    expected = ggml_dequantize(blocks.reshape(12, -1), gguf.GGMLQuantizationType[dtype.name])
+    assert matrix.dequantize().tobytes() == expected.tobytes()
+    assert np.array_equal(matrix.rows([11, 3]), expected[[11, 3]])
+
+
+@pytest.mark.parametrize("dtype", READ_TYPES)
+def test_every_byte_of_a_block_matters(dtype: DType) -> None:
+    """So that no field is read from the wrong place: flipping any bit changes something, as in the reference."""
+    block = random_blocks(dtype, 1, seed=12)
+    for byte in range(dtype.block_bytes):
+        changed = block.copy()
+        changed[0, byte] ^= 0x11  # one bit in each nibble
+        expected = ggml_dequantize(changed, gguf.GGMLQuantizationType[dtype.name])
+        ours = Matrix(dtype, (dtype.block_size,), changed.reshape(-1)).dequantize()
+        assert ours.tobytes() == expected.tobytes()
+        assert ours.tobytes() != Matrix(dtype, (dtype.block_size,), block.reshape(-1)).dequantize().tobytes()
+
+
+# Small floats, against the formula worked out one by one.
+
+
+def small_float(pattern: int, exponent_bits: int, mantissa_bits: int, bias: int) -> float:
+    sign = -1.0 if pattern >> (exponent_bits + mantissa_bits) else 1.0
+    exponent = pattern >> mantissa_bits & ((1 << exponent_bits) - 1)
+    fraction = (pattern & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits)
+    return sign * (fraction * 2.0 ** (1 - bias) if exponent == 0 else (1 + fraction) * 2.0 ** (exponent - bias))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fields", "special"),
+    [
+        (DType.F8_E4M3, (4, 3, 7), {0x7F: np.nan, 0xFF: np.nan}),
+        (DType.F8_E5M2, (5, 2, 15), {
+            0x7C: np.inf, 0xFC: -np.inf, **dict.fromkeys([0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF], np.nan)}),
+        (DType.F8_E4M3FNUZ, (4, 3, 8), {0x80: np.nan}),
+        (DType.F8_E5M2FNUZ, (5, 2, 16), {0x80: np.nan}),
+    ],
+)  # fmt: skip
+def test_each_eight_bit_float(dtype: DType, fields: tuple[int, int, int], special: dict[int, float]) -> None:
+    expected = [special.get(pattern, small_float(pattern, *fields)) for pattern in range(256)]
+    ours = Matrix(dtype, (256,), np.arange(256, dtype=np.uint8)).dequantize()
+    np.testing.assert_array_equal(ours, np.array(expected, np.float32))
+    numbers = ~np.isnan(expected)
+    assert np.array_equal(np.signbit(ours)[numbers], np.signbit(expected)[numbers])  # −0 is not 0
+
+
+def test_the_largest_of_each_small_float() -> None:
+    tops = {"F8_E4M3": 448, "F8_E5M2": 57344, "F8_E4M3FNUZ": 240, "F8_E5M2FNUZ": 57344, "F8_E8M0": 2.0**127}
+    for name, top in tops.items():
+        values = Matrix(DType[name], (256,), np.arange(256, dtype=np.uint8)).dequantize()
+        assert values[np.isfinite(values)].max() == top
+
+
+def test_four_bit_floats_have_their_first_element_in_the_low_nibble() -> None:
+    data = np.array([0x10, 0x32, 0x54, 0x76, 0x98, 0xFE], np.uint8)
+    values = Matrix(DType.F4, (2, 6), data).dequantize()
+    assert values.tolist() == [[0, 0.5, 1, 1.5, 2, 3], [4, 6, -0.0, -0.5, -4, -6]]
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [(DType.F6_E2M3, (4,)), (DType.F6_E3M2, (4,)), (DType.C64, (1,))])
+def test_what_float32_cannot_show_is_refused(dtype: DType, shape: tuple[int, ...]) -> None:
+    matrix = Matrix(dtype, shape, np.zeros(dtype.nbytes(shape[0]), np.uint8))
+    with pytest.raises(InvalidInputError, match=f"{dtype.value} cannot be read as float32"):
+        matrix.dequantize()
+
+
+def test_array_is_a_view_in_the_files_own_type() -> None:
+    data = np.arange(24, dtype=np.uint8)
+    matrix = Matrix(DType.U16, (3, 4), data)
+    assert matrix.array().dtype == np.dtype("<u2") and matrix.array().shape == (3, 4)
+    assert np.shares_memory(matrix.array(), data)
+    with pytest.raises(InvalidInputError, match="no type bf16"):
+        Matrix(DType.BF16, (3, 4), data).array()
+
+
+def test_a_bool_is_one_whatever_bit_is_set() -> None:
+    assert Matrix(DType.BOOL, (4,), np.array([0, 1, 2, 255], np.uint8)).dequantize().tolist() == [0, 1, 1, 1]
+
+
 @pytest.mark.parametrize("dtype", BLOCK_TYPES)
 def test_blocks_too_small_for_a_scale_become_zero(dtype: DType) -> None:
     """Where 1/d overflows, ggml converts NaN to an integer, which C leaves undefined; here the levels are 0."""

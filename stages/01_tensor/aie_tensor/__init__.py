@@ -5,6 +5,7 @@ Layers, lowest first; each imports only those above it in this list:
     stacks.py     call stacks, taken cheaply
     errors.py     the tree of errors
     dtypes.py     element types and block layouts
+    decoding.py   any of them into float32, with small_floats.py and k_blocks.py
     quant.py      Matrix: weights as they lie in the file
     ops.py        reference operators in NumPy
     paths.py      the cache folder

@@ -4,7 +4,7 @@ A quantized weight is never expanded as a whole on the fast path: the kernels re
 the rows asked for (an embedding look-up). `dequantize` is the reference: float32 arithmetic in the written order, so
 that it gives bit for bit what ggml's own reference code gives.
 
-Axes: N rows (outputs), K columns (inputs, contiguous), b blocks of 32.
+Axes: N rows (outputs), K columns (inputs, contiguous), b blocks.
 
 Source of the formulas: ggml's `quantize_row_*_ref`, as documented in the GGUF specification and checked in
 `tests/01_tensor/test_quant.py` against the `gguf` package.
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from aie_tensor.decoding import decode
 from aie_tensor.dtypes import DType
 from aie_tensor.errors import InvalidInputError
 
@@ -63,9 +64,18 @@ class Matrix:
         contiguous = np.ascontiguousarray(array, dtype=own.numpy)
         return cls(own, array.shape, contiguous.reshape(-1).view(np.uint8))
 
+    def array(self) -> NDArray[Any]:
+        """The elements in their own type, shape `self.shape`: a view, nothing is copied.
+
+        InvalidInputError for types that NumPy does not know; `dequantize` reads those.
+        """
+        if self.dtype.numpy is None:
+            raise InvalidInputError(f"NumPy has no type {self.dtype.value}; `dequantize` gives its elements as float32")
+        return self.data.view(self.dtype.numpy).reshape(self.shape)
+
     def dequantize(self) -> Floats:
-        """All elements as float32, shape `self.shape`; always a fresh array."""
-        return _decode(self.dtype, self.data).reshape(self.shape)
+        """All elements as float32, shape `self.shape`; always a fresh array. Errors as `decoding.decode`."""
+        return decode(self.dtype, self.data).reshape(self.shape)
 
     def rows(self, indices: NDArray[np.integer[Any]] | Sequence[int]) -> Floats:
         """Rows `indices` [R] of a 2-D matrix [N, K] as float32 [R, K]; only those rows are expanded."""
@@ -75,7 +85,7 @@ class Matrix:
         if picked.size and (picked.min() < 0 or picked.max() >= num_rows):
             raise InvalidInputError(f"row indices must lie in 0…{num_rows - 1}: {picked.min()}…{picked.max()} given")
         raw = self.data.reshape(num_rows, self.dtype.nbytes(width))[picked]
-        return _decode(self.dtype, raw.reshape(-1)).reshape(len(picked), width)
+        return decode(self.dtype, raw.reshape(-1)).reshape(len(picked), width)
 
 
 def quantize(array: NDArray[Any], dtype: DType) -> Matrix:
@@ -94,43 +104,6 @@ def quantize(array: NDArray[Any], dtype: DType) -> Matrix:
     if dtype.is_quantized and not np.isfinite(values).all():
         raise InvalidInputError(f"cannot quantize to {dtype.value}: the array holds NaN or infinity")
     return Matrix(dtype, values.shape, encode(values.reshape(-1)))
-
-
-def _decode(dtype: DType, data: Bytes) -> Floats:
-    """Raw bytes → float32 [elements]."""
-    if dtype is DType.Q8_0:
-        blocks = data.reshape(-1, 34)
-        levels = blocks[:, 2:].view(np.int8).astype(np.float32)
-        levels *= _scale(blocks, 0)
-        return levels.reshape(-1)
-    if dtype is DType.Q4_0:
-        blocks = data.reshape(-1, 18)
-        levels = _nibbles(blocks[:, 2:])
-        levels -= 8
-        levels *= _scale(blocks, 0)
-        return levels.reshape(-1)
-    if dtype is DType.Q4_1:
-        blocks = data.reshape(-1, 20)
-        levels = _nibbles(blocks[:, 4:])
-        levels *= _scale(blocks, 0)
-        levels += _scale(blocks, 2)
-        return levels.reshape(-1)
-    if dtype is DType.BF16:
-        # A bfloat16 is the upper half of a float32.
-        return (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
-    assert dtype.numpy is not None, dtype
-    return data.view(dtype.numpy).astype(np.float32)
-
-
-def _scale(blocks: Bytes, offset: int) -> Floats:
-    """The half-precision number at `offset` of each block, as float32 [b, 1] (float32 holds every half exactly)."""
-    return blocks[:, offset : offset + 2].view("<f2").astype(np.float32)
-
-
-def _nibbles(packed: Bytes) -> Floats:
-    """[b, 16] bytes → [b, 32] whole numbers 0–15: low nibbles first, then high nibbles."""
-    dense = np.ascontiguousarray(packed)  # one strided pass instead of two
-    return np.concatenate([dense & 15, dense >> 4], axis=1).astype(np.float32)
 
 
 def _encode_f16(values: Floats) -> Bytes:
