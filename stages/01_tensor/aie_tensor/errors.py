@@ -10,6 +10,7 @@ The tree as far as stage 1 goes; each later stage adds its own branches, drawn i
     │   ├── DoubleFreeError                      released more often than retained
     │   ├── UseAfterFreeError                    touched after the last release
     │   └── ForeignFreeError                     given back to a pool that did not make it
+    ├── CudaError                  500  exit 1   the CUDA runtime reports a fault other than a lack of memory
     └── OutOfMemoryError           503  exit 1   the pool's budget or the machine is exhausted
 
 `assert` is for our own bugs; these are for the caller's and the world's faults. A message is one sentence that says
@@ -22,6 +23,7 @@ from aie_tensor.stacks import Frame
 
 __all__ = [
     "AieError",
+    "CudaError",
     "DoubleFreeError",
     "EnvironmentLacksError",
     "ForeignFreeError",
@@ -96,6 +98,13 @@ class ForeignFreeError(MemoryMisuseError):
 
     code = "foreign_free"
     freed_title = "handed over at"
+
+
+class CudaError(AieError):
+    """A call of the CUDA runtime, or a kernel queued before it, failed. After some faults (an illegal address) the
+    process cannot use the GPU any more and has to be started anew."""
+
+    code = "cuda_error"
 
 
 class OutOfMemoryError(AieError):
