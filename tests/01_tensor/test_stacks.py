@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from aie_tensor import Ledger, MemoryPool, Tensor, stacks
 from aie_tensor.stacks import RawStack, StackTable, resolve, skip_frames_of
 
