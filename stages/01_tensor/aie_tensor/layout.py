@@ -115,12 +115,13 @@ class Layout:
         """What integers (which drop their axis) and slices choose. IndexError beyond the end; InvalidInputError for
         other kinds of index, which would need a copy."""
         parts = list(index) if isinstance(index, tuple) else [index]
-        if parts.count(...) > 1:
+        ellipses = [at for at, part in enumerate(parts) if part is ...]  # by identity: arrays compare by element
+        if len(ellipses) > 1:
             raise InvalidInputError("an index has at most one ellipsis", param="index")
-        named = len(parts) - parts.count(...)
+        named = len(parts) - len(ellipses)
         if named > len(self.shape):
             raise IndexError(f"{named} indices for the {len(self.shape)} axes of shape {self.shape}")
-        at = parts.index(...) if ... in parts else len(parts)
+        at = ellipses[0] if ellipses else len(parts)
         parts[at : at + 1] = [slice(None)] * (len(self.shape) - named)
         shape: list[int] = []
         strides: list[int] = []
@@ -130,9 +131,11 @@ class Layout:
                 chosen = _range(part, axis)
                 shape.append(len(chosen))
                 strides.append(stride * chosen.step)
-                offset += chosen.start * stride if chosen else 0
+                offset += chosen.start * stride
             else:
                 offset += _position(part, axis) * stride
+        if 0 in shape:  # no element has an address; keep the offset inside the block
+            offset = self.offset
         return Layout(tuple(shape), tuple(strides), self.itemsize, offset)
 
     def _with_unknown_axis(self, shape: tuple[int, ...]) -> tuple[int, ...]:

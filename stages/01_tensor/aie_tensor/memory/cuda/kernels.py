@@ -1,0 +1,75 @@
+"""The project's own CUDA kernels (`kernels.cu`), compiled by NVRTC for the GPU at hand when one is first called."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aie_tensor.memory.cuda.runtime import Device
+from aie_tensor.errors import CudaError
+
+__all__ = ["NVRTC_OPTIONS", "SOURCE", "Kernels"]
+
+SOURCE = Path(__file__).parent / "kernels.cu"
+NVRTC_OPTIONS = ("--std=c++14",)
+
+THREADS = 256  # per thread block
+MAX_GRID = 1024  # thread blocks: enough to keep any GPU's memory busy; each thread then strides through the rest
+NOTHING = (1 << 64) - 1  # `found` when no byte differs
+
+
+class Kernels:
+    """One device's compiled kernels. Thread-safe."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._lock = threading.Lock()
+        self._module: Any = None
+        self._found: Any = None  # eight bytes on the device for the answer of `find_other`
+
+    def find_other(self, address: int, nbytes: int, byte: int) -> int | None:
+        """Offset of the first of `nbytes` bytes that is not `byte`; None when all are. Waits for the whole device, so
+        that writes still queued on any stream count. CudaError where the kernels do not compile."""
+        with self._lock, self._device.current() as runtime:
+            if self._found is None:
+                self._found = _Word(runtime)
+            runtime.deviceSynchronize()
+            runtime.memset(self._found.address, 0xFF, 8)
+            arguments = (np.uint64(address), np.uint64(nbytes), np.uint8(byte), np.uint64(self._found.address))
+            self._launch("find_other", -(-nbytes // 16), self._device.cupy.cuda.Stream.null, arguments)
+            answer = np.empty((), dtype=np.uint64)
+            runtime.memcpy(answer.ctypes.data, self._found.address, 8, runtime.memcpyDeviceToHost)
+        return None if int(answer) == NOTHING else int(answer)
+
+    def axpy(self, y: int, x: int, a: float, num_elements: int, *, rounds: int, stream: Any) -> None:
+        """y := a·x + y on float32 at these addresses, `rounds` times, queued on a `cupy.cuda.Stream`."""
+        arguments = (np.uint64(y), np.uint64(x), np.float32(a), np.uint64(num_elements), np.int32(rounds))
+        with self._lock, self._device.current():
+            self._launch("axpy", num_elements, stream, arguments)
+
+    def _launch(self, name: str, num_threads: int, stream: Any, arguments: tuple[Any, ...]) -> None:
+        cupy = self._device.cupy
+        try:
+            if self._module is None:
+                self._module = cupy.RawModule(code=SOURCE.read_text(encoding="utf-8"), options=NVRTC_OPTIONS)
+            kernel = self._module.get_function(name)
+        except cupy.cuda.compiler.CompileException as error:
+            raise CudaError(f"{SOURCE.name} does not compile for {self._device.name}: {error}") from error
+        grid = min(MAX_GRID, max(1, -(-num_threads // THREADS)))
+        with stream:
+            kernel((grid,), (THREADS,), arguments)
+
+
+class _Word:
+    """Eight bytes on the current device, taken from the runtime itself: our pool may be full when they are needed."""
+
+    def __init__(self, runtime: Any) -> None:
+        self._free = runtime.free
+        self.address: int = runtime.malloc(8)
+
+    def __del__(self) -> None:
+        try:
+            self._free(self.address)
+        except Exception:  # noqa: BLE001 - the interpreter ends, CUDA is gone, and with it the memory
+            return
