@@ -9,7 +9,9 @@ The tree as far as stage 1 goes; each later stage adds its own branches, drawn i
     ├── MemoryMisuseError          500  exit 1   a reference count was broken; carries both call stacks
     │   ├── DoubleFreeError                      released more often than retained
     │   ├── UseAfterFreeError                    touched after the last release
-    │   └── ForeignFreeError                     given back to a pool that did not make it
+    │   ├── ForeignFreeError                     given back to a pool that did not make it
+    │   ├── WriteAfterFreeError                  a free block's poison was overwritten
+    │   └── HazardError                          a simulated stream met a block that was reused too early
     ├── CudaError                  500  exit 1   the CUDA runtime reports a fault other than a lack of memory
     └── OutOfMemoryError           503  exit 1   the pool's budget or the machine is exhausted
 
@@ -27,11 +29,13 @@ __all__ = [
     "DoubleFreeError",
     "EnvironmentLacksError",
     "ForeignFreeError",
+    "HazardError",
     "InvalidInputError",
     "MemoryMisuseError",
     "NativeUnavailableError",
     "OutOfMemoryError",
     "UseAfterFreeError",
+    "WriteAfterFreeError",
 ]
 
 
@@ -107,8 +111,21 @@ class CudaError(AieError):
     code = "cuda_error"
 
 
+class WriteAfterFreeError(MemoryMisuseError):
+    """Somebody wrote into a block after its release; found when a pool that poisons handed it out again."""
+
+    code = "write_after_free"
+    freed_title = "freed at"
+
+
+class HazardError(MemoryMisuseError):
+    """A simulated stream found other bytes than it wrote: a block was reused before the stream was done with it."""
+
+    code = "hazard"
+
+
 class OutOfMemoryError(AieError):
-    """The pool's budget or the machine is exhausted, after trimming and collecting; the message carries the figures."""
+    """The pool's budget or the machine is exhausted, after the whole ladder; the message carries the figures."""
 
     status = 503
     code = "out_of_memory"

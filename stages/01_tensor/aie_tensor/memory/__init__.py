@@ -1,20 +1,55 @@
-"""Memory: the naive pool to read first, the pool with size classes and reference counts, the leak ledger."""
+"""Memory: the naive pool to read first, the pool with size classes, streams and reference counts, the leak ledger."""
 
+from aie_tensor.memory.adopted import Adopted
 from aie_tensor.memory.allocation import Allocation
+from aie_tensor.memory.events import EventKind, MemoryEvent
 from aie_tensor.memory.history import RefEvent, RefHistory
+from aie_tensor.memory.host import HostUpstream
 from aie_tensor.memory.ledger import LeakGroup, Ledger, LedgerEntry, Mark
 from aie_tensor.memory.naive import NaivePool
-from aie_tensor.memory.pool import MemoryPool, PoolStats
+from aie_tensor.memory.owner import Owner
+from aie_tensor.memory.pool import MemoryPool
+from aie_tensor.memory.ring import EventRing
+from aie_tensor.memory.ring_reader import RingContents, RingEvent, format_events
+from aie_tensor.memory.simulated import SimulatedStream
+from aie_tensor.memory.slab import BlockSlab
+from aie_tensor.memory.state import BlockState, ClassState, PoolState, PoolStats, SegmentState, SlabState
+from aie_tensor.memory.streams import Event, Stream
+from aie_tensor.memory.trimming import TrimPolicy
+from aie_tensor.memory.upstream import Region, Upstream
+from aie_tensor.memory.watching import watch_pools
 
 __all__ = [
+    "Adopted",
     "Allocation",
+    "BlockSlab",
+    "BlockState",
+    "ClassState",
+    "Event",
+    "EventKind",
+    "EventRing",
+    "HostUpstream",
     "LeakGroup",
     "Ledger",
     "LedgerEntry",
     "Mark",
+    "MemoryEvent",
     "MemoryPool",
     "NaivePool",
+    "Owner",
+    "PoolState",
     "PoolStats",
     "RefEvent",
     "RefHistory",
+    "Region",
+    "RingContents",
+    "RingEvent",
+    "SegmentState",
+    "SimulatedStream",
+    "SlabState",
+    "Stream",
+    "TrimPolicy",
+    "Upstream",
+    "format_events",
+    "watch_pools",
 ]

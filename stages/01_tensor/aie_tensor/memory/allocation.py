@@ -20,28 +20,17 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from aie_tensor.errors import DoubleFreeError, InvalidInputError, UseAfterFreeError
+from aie_tensor.memory.events import EventKind
+from aie_tensor.memory.history import RefEvent, RefHistory
+from aie_tensor.memory.owner import Owner
+from aie_tensor.memory.segments import Block
+from aie_tensor.memory.streams import Stream
 from aie_tensor.stacks import Frame, RawStack, resolve
 
 if TYPE_CHECKING:
     from aie_tensor.memory.pool import MemoryPool
 
-__all__ = ["Allocation", "Block"]
-
-
-class Block:
-    """A run of bytes that a pool took from the system, and who holds it now."""
-
-    __slots__ = ("address", "memory", "nbytes", "owner", "references", "requested_bytes", "size_class", "views")
-
-    def __init__(self, memory: NDArray[np.uint8], size_class: int | None) -> None:
-        self.memory = memory
-        self.address: int = memory.ctypes.data
-        self.nbytes: int = memory.nbytes
-        self.size_class = size_class  # None: of exact size, goes back to the system
-        self.references = 0
-        self.views = 0
-        self.requested_bytes = 0
-        self.owner = ""
+__all__ = ["Allocation"]
 
 
 class _View:
@@ -62,16 +51,37 @@ class _View:
 class Allocation:
     """Made by `MemoryPool.allocate` with one reference. A context manager that releases at the end of the block."""
 
-    __slots__ = ("__weakref__", "_allocated_at", "_block", "_freed_at", "_pool", "_released", "nbytes", "owner")
+    __slots__ = (
+        "__weakref__",
+        "_allocated_at",
+        "_block",
+        "_freed_at",
+        "_history",
+        "_owner",
+        "_pool",
+        "_released",
+        "nbytes",
+    )
 
     def __init__(self, pool: "MemoryPool", block: Block, allocated_at: RawStack | None) -> None:
         self._pool = pool
         self._block = block
         self._allocated_at = allocated_at
         self._freed_at: RawStack | None = None
+        self._history: RefHistory | None = block.history
         self._released = False
+        self._owner = block.owner
         self.nbytes = block.requested_bytes  # as asked for
-        self.owner = block.owner
+
+    @property
+    def owner(self) -> Owner:
+        """Who asked."""
+        return Owner.of(self._owner)
+
+    @property
+    def pool(self) -> "MemoryPool":
+        """The pool that made it."""
+        return self._pool
 
     @property
     def address(self) -> int:
@@ -86,6 +96,12 @@ class Allocation:
         return self._block.nbytes
 
     @property
+    def stream(self) -> Stream | None:
+        """The stream it was allocated for; None is the host's own order."""
+        self._check_alive()
+        return self._block.stream
+
+    @property
     def num_references(self) -> int:
         """References now: 1 after `allocate`, 0 after the last `release`."""
         return 0 if self._released else self._block.references
@@ -95,28 +111,51 @@ class Allocation:
         """The call stack of the allocation, innermost first; empty when the ledger was off."""
         return resolve(self._allocated_at or ())
 
+    def history(self) -> tuple[RefEvent, ...]:
+        """The last changes of the reference count, oldest first; empty when the ledger was off."""
+        return self._history.events() if self._history is not None else ()
+
     def retain(self) -> "Allocation":
         """Add a reference; returns the same handle."""
-        with self._pool.lock:
+        pool = self._pool
+        with pool.lock:
             self._check_alive()
             self._block.references += 1
+            if pool.ledger.enabled:
+                self._note(EventKind.RETAIN)
         return self
 
     def release(self) -> None:
         """Drop a reference. DoubleFreeError when none is left, naming where it was allocated and where first freed."""
-        with self._pool.lock:
+        pool = self._pool
+        with pool.lock:
             if self._released:
                 raise self._misuse(DoubleFreeError, "double free")
-            self._block.references -= 1
-            if self._block.references == 0:
+            block = self._block
+            block.references -= 1
+            if block.references == 0:
                 self._released = True
-                self._freed_at = self._pool.ledger.capture()
-                self._pool.settle(self._block)
+                if pool.ledger.enabled:
+                    self._freed_at = self._note(EventKind.RELEASE)
+                    block.freed_at = self._freed_at
+                pool.settle(block)
+            elif pool.ledger.enabled:
+                self._note(EventKind.RELEASE)
+
+    def used_on(self, stream: Stream) -> None:
+        """Work on `stream`, another than it was allocated for, uses the bytes: nobody gets them after the release until
+        everything queued there by then has run."""
+        with self._pool.lock:
+            self._check_alive()
+            block = self._block
+            if stream is not block.stream and stream not in block.used_on:
+                block.used_on.append(stream)
 
     def array(self, dtype: DTypeLike, shape: int | tuple[int, ...]) -> NDArray[Any]:
         """The first bytes as an array of `shape`; what they hold is undefined until written (zero for exact blocks).
 
-        InvalidInputError when it does not fit in `nbytes`; UseAfterFreeError after the last release.
+        InvalidInputError when it does not fit in `nbytes`, or on a device whose memory the CPU cannot reach;
+        UseAfterFreeError after the last release.
         """
         element = np.dtype(dtype)
         extent = (shape,) if isinstance(shape, int) else tuple(shape)
@@ -127,8 +166,21 @@ class Allocation:
             raise InvalidInputError(f"an array {extent} of {element} needs {needed} bytes; the block has {self.nbytes}")
         with self._pool.lock:
             self._check_alive()
+            if self._block.segment.host_bytes() is None:
+                raise InvalidInputError(
+                    f"NumPy cannot reach memory on {self._pool.device}: use Tensor.cupy(), or allocate from a host pool"
+                )
             self._block.views += 1
         return np.asarray(_View(self._block, element.str, extent, self._pool.ended_views))
+
+    def hold(self) -> object:
+        """A view of all bytes that is no array yet: the block stays for as long as the object does. For views on a
+        device, and for arrays of other libraries. On the host, `np.asarray` makes it an array of bytes.
+        UseAfterFreeError after the last release."""
+        with self._pool.lock:
+            self._check_alive()
+            self._block.views += 1
+        return _View(self._block, "|u1", (self.nbytes,), self._pool.ended_views)
 
     def __enter__(self) -> "Allocation":
         return self
@@ -142,13 +194,23 @@ class Allocation:
         if not self._released:
             self._pool.dropped.append(self._block)
 
+    def _note(self, kind: EventKind) -> RawStack | None:
+        """Tell history and sinks of a change of the count; returns the stack. Only while the ledger is on."""
+        ledger, block = self._pool.ledger, self._block
+        stack = ledger.capture()
+        if self._history is not None:
+            self._history.add(kind, block.references, stack)
+        if ledger.sinks:
+            ledger.emit(kind, block.address, block.requested_bytes, block.nbytes, block.stream_name, self._owner, stack)
+        return stack
+
     def _check_alive(self) -> None:
         if self._released:
             raise self._misuse(UseAfterFreeError, "use after free")
 
     def _misuse(self, kind: type[DoubleFreeError] | type[UseAfterFreeError], what: str) -> Exception:
         return kind(
-            f"{what} of {self.nbytes} bytes (owner {self.owner or 'unnamed'!r})",
+            f"{what} of {self.nbytes} bytes (owner '{self.owner}')",
             allocated_at=self.allocated_at,
             freed_at=resolve(self._freed_at or ()),
         )

@@ -2,51 +2,51 @@
 
 Why. A fresh megabyte from the system costs page faults on its first touch, and on a device an allocation stops the
 queue. An inference server asks for the same few sizes thousands of times a second. So a block that is given back stays
-in the free list of its class, and the next request of that class gets it: a list pop.
+in the free list of its class, and the next request of that class gets it.
 
-Invariant, after every operation:  live + cached = reserved, each block is in exactly one of the two, and no two blocks
-share a byte.  Cost: O(log classes) to find the class, O(1) for the rest.
+Invariant, after every operation:  live + cached + pending = reserved, each block is in exactly one of the three, and no
+two blocks share a byte.  Cost: O(log classes) to find the class, O(1) for the rest.
 
 The rules:
-  1. A request is rounded up to its class. An empty class borrows from the next one up, before the system is asked.
-  2. Requests beyond the largest class, and `allocate_exact` (KV slabs, which live as long as the engine), bypass the
-     classes: rounded to pages only, zeroed, returned to the system when freed.
-  3. When `budget_bytes` or the system refuses: return cached blocks, then collect garbage, then try again, then raise
-     `OutOfMemoryError` with the figures. The last step refuses one request; it never ends the process.
+  1. A request is rounded up to its class. An empty class borrows from the next one up, then from other streams whose
+     events have passed, before memory is reserved; when there is none, a ladder is climbed (`ladder.py`).
+  2. Requests beyond the largest class, and `allocate_exact` (weights, KV slabs: what lives as long as the engine), go
+     past the classes: rounded to pages only, zeroed, returned to the upstream when freed.
+  3. A block that was used on a stream goes to another stream only after its event (`freelists.py`, `pending.py`).
 
 Threads: one re-entrant lock. Re-entrant, since a garbage collection may run somebody's `release` while this thread is
-inside; sections are straight-line code that tolerates it. Finalizers of arrays and handles only append to a deque, and
-the next operation settles them.
+inside; between any two steps that can start one, the books are in order. Finalizers of arrays and handles only append
+to a deque, and the next operation settles them.
 """
 
-import gc
 import threading
-from collections import Counter, deque
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections import deque
+from pathlib import Path
 
-from aie_tensor.errors import ForeignFreeError, InvalidInputError, OutOfMemoryError
-from aie_tensor.memory.allocation import Allocation, Block
+from aie_tensor.errors import ForeignFreeError
+from aie_tensor.memory.adopted import Adopted, AdoptedKey
+from aie_tensor.memory.allocation import Allocation
+from aie_tensor.memory.classes import SizeClasses, checked_bytes, rounded_up
+from aie_tensor.memory.filling import Fill, Filler
+from aie_tensor.memory.history import RefHistory
+from aie_tensor.memory.host import HostUpstream
+from aie_tensor.memory.inspecting import pool_state
+from aie_tensor.memory.ladder import LADDER, Rung
 from aie_tensor.memory.ledger import Ledger
-from aie_tensor.memory.system import SizeClasses, page_rounded, reserve, reserve_zeroed
+from aie_tensor.memory.oom import out_of_memory
+from aie_tensor.memory.owner import Owner
+from aie_tensor.memory.segments import Block
+from aie_tensor.memory.slab import BlockSlab
+from aie_tensor.memory.state import PoolState, PoolStats
+from aie_tensor.memory.store import BlockStore
+from aie_tensor.memory.streams import Stream
+from aie_tensor.memory.trimming import TrimPolicy, largest_idle, long_idle
+from aie_tensor.memory.upstream import Upstream
+from aie_tensor.memory.watching import announce
 from aie_tensor.stacks import resolve
 
-__all__ = ["MemoryPool", "PoolStats"]
-
-
-@dataclass(frozen=True, slots=True)
-class PoolStats:
-    """Counters of one pool at one moment. reserved = live + cached; live − requested is lost to rounding."""
-
-    reserved_bytes: int  # taken from the system and not yet returned
-    live_bytes: int  # blocks in use
-    requested_bytes: int  # what their holders asked for
-    cached_bytes: int  # blocks in free lists
-    peak_live_bytes: int
-    peak_reserved_bytes: int
-    num_live: int
-    num_allocations: int  # since the start
-    num_reuses: int  # of those, served from a free list
-    num_dropped: int  # handles that Python collected before anyone released them
+__all__ = ["MemoryPool"]
 
 
 class MemoryPool:
@@ -55,94 +55,161 @@ class MemoryPool:
     def __init__(
         self,
         *,
+        name: str = "host",
+        upstream: Upstream | None = None,
         min_block: int = 1024,
         max_block: int = 1 << 30,
         classes_per_doubling: int = 1,
+        segment_bytes: int = 1 << 20,
         budget_bytes: int | None = None,
         ledger: Ledger | None = None,
+        fill: Fill = "none",
+        trim: TrimPolicy = TrimPolicy(),  # noqa: B008 (frozen)
+        oom_report: Path | None = None,
     ) -> None:
-        self._classes = SizeClasses(min_block, max_block, classes_per_doubling)
-        self._free: list[list[Block]] = [[] for _ in self._classes.sizes]
-        self._live: set[Block] = set()
-        self.budget_bytes = budget_bytes
+        self.name = name
+        self.upstream: Upstream = upstream if upstream is not None else HostUpstream()
+        self.classes = SizeClasses(min_block, max_block, classes_per_doubling)
+        self.budget_bytes = None if budget_bytes is None else checked_bytes(budget_bytes, "budget_bytes")
         self.ledger = ledger or Ledger(enabled=False)
-        # The four below are for `Allocation` and its views.
+        self.policy = trim
+        self.oom_report = oom_report  # the file that an out-of-memory report is written to
+        filler = Filler(fill, self.upstream)
+        cut_bytes = checked_bytes(segment_bytes, "segment_bytes")
+        self.store = BlockStore(self.upstream, self.classes, cut_bytes, filler, self.ledger)
         self.lock = threading.RLock()
+        # What finalizers report; appending is all that they do.
         self.dropped: deque[Block] = deque()
         self.ended_views: deque[Block] = deque()
-        self._reserved = self._live_bytes = self._requested = 0
-        self._peak_live = self._peak_reserved = 0
-        self._num_allocations = self._num_reuses = self._num_dropped = 0
+        self.dropped_adoptions: deque[tuple[int, AdoptedKey]] = deque()
+        self.slabs: dict[BlockSlab, None] = {}
+        self.adopted_bytes = 0
+        self.num_reuses = [0] * len(self.classes.sizes)  # requests by class: served from a free list …
+        self.num_reserved = [0] * len(self.classes.sizes)  # … and with fresh memory
+        self._largest = self.classes.sizes[-1]
+        self._live_bytes = self._peak_live = self._requested = 0
+        self._num_live = self._num_allocations = self._num_dropped = 0
+        self._plain = not filler.active and not trim.active  # a release has nothing to do but to append
+        self._next_sweep = trim.max_idle_allocations
+        announce(self)
 
-    def allocate(self, nbytes: int, *, owner: str = "") -> Allocation:
-        """A block of at least `nbytes` bytes at a 64-byte boundary, content undefined. OutOfMemoryError."""
-        size_class = self._classes.index(_checked(nbytes))
-        if size_class is None:
-            return self.allocate_exact(nbytes, owner=owner)
+    @property
+    def device(self) -> str:
+        """Where its memory is: "cpu", "cuda:0"."""
+        return self.upstream.device
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes in free lists."""
+        return self.store.reserved_bytes - self._live_bytes - self.store.pending.nbytes
+
+    def allocate(self, nbytes: int, *, owner: str | Owner = "", stream: Stream | None = None) -> Allocation:
+        """A block of at least `nbytes` bytes at a 64-byte boundary, content undefined unless the pool fills. Zero bytes
+        get the smallest block. `stream` is where it will be used first. OutOfMemoryError; InvalidInputError for what is
+        no size; WriteAfterFreeError in a pool that poisons."""
+        if type(nbytes) is not int or not 0 <= nbytes <= self._largest:
+            nbytes = checked_bytes(nbytes)
+            if nbytes > self._largest:
+                return self.allocate_exact(nbytes, owner=owner, stream=stream)
+        size_class = bisect_left(self.classes.sizes, nbytes)
         with self.lock:
-            self._settle_finalized()
-            for candidate in (size_class, size_class + 1):
-                if candidate < len(self._free) and self._free[candidate]:
-                    self._num_reuses += 1
-                    return self._hand_out(self._free[candidate].pop(), nbytes, owner)
-        return self._grow(self._classes.sizes[size_class], size_class, nbytes, owner)
+            if self.dropped or self.ended_views or self.store.pending:
+                self.settle_all()
+            block = self.store.take(size_class, stream)
+            if block is not None:
+                self.num_reuses[size_class] += 1
+                return self._hand_out(block, nbytes, owner, stream)
+        return self._grow(self.classes.sizes[size_class], size_class, nbytes, owner, stream)
 
-    def allocate_exact(self, nbytes: int, *, owner: str = "") -> Allocation:
-        """A block of its own, rounded to pages, zeroed, its pages touched only when written. OutOfMemoryError."""
-        return self._grow(page_rounded(_checked(nbytes)), None, nbytes, owner)
+    def allocate_exact(self, nbytes: int, *, owner: str | Owner = "", stream: Stream | None = None) -> Allocation:
+        """A block of its own, rounded to the upstream's granularity (a page), zeroed, on the host touched only when
+        written; returned to the upstream when freed. Errors as `allocate`."""
+        nbytes = checked_bytes(nbytes)
+        return self._grow(rounded_up(nbytes, self.upstream.granularity), None, nbytes, owner, stream)
+
+    def adopt(self, nbytes: int, *, owner: str | Owner) -> Adopted:
+        """List memory of others, such as a mapped file: in the ledger and in `mapped_bytes`, never in `reserved_bytes`.
+        InvalidInputError for what is no size."""
+        return Adopted(self, checked_bytes(nbytes), owner)
+
+    def slab(self, num_blocks: int, block_bytes: int, *, owner: str | Owner) -> BlockSlab:
+        """A book of who has which of `num_blocks` equal blocks that the caller hands out. It allocates no memory.
+        InvalidInputError for what are no sizes."""
+        return BlockSlab(
+            self, checked_bytes(num_blocks, "num_blocks"), checked_bytes(block_bytes, "block_bytes"), owner
+        )
 
     def free(self, allocation: Allocation) -> None:
         """As `allocation.release()`, and ForeignFreeError when another pool made it."""
-        if allocation._pool is not self:
+        if allocation.pool is not self:
             raise ForeignFreeError(
-                f"foreign free: {allocation.nbytes} bytes (owner {allocation.owner or 'unnamed'!r}) are another pool's",
+                f"foreign free: {allocation.nbytes} bytes (owner '{allocation.owner}') are another pool's",
                 allocated_at=allocation.allocated_at,
                 freed_at=resolve(self.ledger.capture() or ()),
             )
         allocation.release()
 
-    def trim(self) -> int:
-        """Return every cached block to the system; the bytes returned."""
+    def trim(self, keep_bytes: int = 0) -> int:
+        """Return idle segments to the upstream, the largest first, until at most `keep_bytes` are cached; the bytes
+        returned. A segment with a live block, or whose stream may still use one, stays. InvalidInputError."""
+        keep_bytes = checked_bytes(keep_bytes, "keep_bytes")
         with self.lock:
-            self._settle_finalized()
-            returned = self._reserved - self._live_bytes
-            for cached in self._free:
-                cached.clear()
-            self._reserved -= returned
-        return returned
+            self.settle_all()
+            return self.store.give_back(largest_idle(self.store.segments, self.cached_bytes - keep_bytes))
+
+    def synchronize(self) -> None:
+        """Wait until no stream uses a block that was given back. The lock is not held meanwhile."""
+        with self.lock:
+            self.settle_all()
+            events = self.store.events()
+        for event in events:
+            event.wait()
+        with self.lock:
+            self.settle_all()
 
     def stats(self) -> PoolStats:
         """A consistent set of counters."""
         with self.lock:
-            self._settle_finalized()
+            self.settle_all()
             return PoolStats(
-                reserved_bytes=self._reserved,
+                reserved_bytes=self.store.reserved_bytes,
                 live_bytes=self._live_bytes,
                 requested_bytes=self._requested,
-                cached_bytes=self._reserved - self._live_bytes,
+                cached_bytes=self.cached_bytes,
+                pending_bytes=self.store.pending.nbytes,
+                mapped_bytes=self.adopted_bytes,
                 peak_live_bytes=self._peak_live,
-                peak_reserved_bytes=self._peak_reserved,
-                num_live=len(self._live),
+                peak_reserved_bytes=self.store.peak_reserved_bytes,
+                num_live=self._num_live,
                 num_allocations=self._num_allocations,
-                num_reuses=self._num_reuses,
+                num_reuses=sum(self.num_reuses),
                 num_dropped=self._num_dropped,
             )
+
+    def state(self) -> PoolState:
+        """Everything about the pool, as data."""
+        return pool_state(self)
 
     def settle(self, block: Block) -> None:
         """Take `block` back if neither a reference nor a view is left. For `Allocation`; the caller holds the lock."""
         if block.references or block.views:
             return
-        self._live.remove(block)
         self._live_bytes -= block.nbytes
         self._requested -= block.requested_bytes
-        self.ledger.forget(block)
-        if block.size_class is None:
-            self._reserved -= block.nbytes
+        self._num_live -= 1
+        if block.recorded:
+            block.recorded = False
+            self.ledger.forget(block)
+        if self._plain and block.stream is None and not block.used_on and block.size_class is not None:
+            block.use = "free"
+            self.store.free.host[block.size_class][block] = None  # `store.retire` for the common case
         else:
-            self._free[block.size_class].append(block)
+            block.idle_since = self._num_allocations
+            if self.store.retire(block):
+                self._trim_after(block)
 
-    def _settle_finalized(self) -> None:
-        """Count what finalizers reported since the last operation. The caller holds the lock."""
+    def settle_all(self) -> None:
+        """Count what finalizers reported and which events passed since then. The caller holds the lock."""
         while self.dropped:
             block = self.dropped.popleft()
             block.references = 0
@@ -152,59 +219,79 @@ class MemoryPool:
             block = self.ended_views.popleft()
             block.views -= 1
             self.settle(block)
+        while self.dropped_adoptions:
+            nbytes, key = self.dropped_adoptions.popleft()
+            self.adopted_bytes -= nbytes
+            self.ledger.forget(key)
+        if self.store.pending:
+            for block in self.store.settle_pending():
+                self._trim_after(block)
 
-    def _grow(self, size: int, size_class: int | None, nbytes: int, owner: str) -> Allocation:
-        """A new block of `size` bytes from the system, climbing the ladder of rule 3. The ladder is climbed without the
-        lock, since collecting garbage runs foreign code that may wait for another thread."""
-        for relieve in (None, self.trim, self._collect_garbage):
-            if relieve is not None:
-                relieve()
-            with self.lock:
-                if self.budget_bytes is not None and self._reserved + size > self.budget_bytes:
-                    continue
-                try:
-                    memory = reserve(size) if size_class is not None else reserve_zeroed(size)
-                except (MemoryError, OSError, OverflowError):
-                    continue
-                self._reserved += size
-                self._peak_reserved = max(self._peak_reserved, self._reserved)
-                return self._hand_out(Block(memory, size_class), nbytes, owner)
-        raise OutOfMemoryError(self._exhausted(size, nbytes, owner))
-
-    def _collect_garbage(self) -> None:
-        gc.collect()
-        self.trim()
-
-    def _hand_out(self, block: Block, nbytes: int, owner: str) -> Allocation:
+    def _hand_out(self, block: Block, nbytes: int, owner: str | Owner, stream: Stream | None) -> Allocation:
         """The caller holds the lock."""
+        block.use = "live"
         block.references = 1
         block.requested_bytes = nbytes
         block.owner = owner
-        self._live.add(block)
-        self._live_bytes += block.nbytes
+        block.stream = stream
+        block.event = None
+        self._num_live += 1
         self._requested += nbytes
         self._num_allocations += 1
-        self._peak_live = max(self._peak_live, self._live_bytes)
-        return Allocation(self, block, self.ledger.record(block, nbytes, owner))
+        self._live_bytes += block.nbytes
+        if self._live_bytes > self._peak_live:  # noqa: PLR1730 (this line runs at every allocation)
+            self._peak_live = self._live_bytes
+        stack = None
+        ledger = self.ledger
+        if ledger.enabled:
+            block.recorded = True
+            stack = ledger.record(
+                block, nbytes, owner, block_bytes=block.nbytes, stream=block.stream_name, address=block.address
+            )
+            block.history = RefHistory() if stack is not None else None  # as the sample goes
+            block.freed_at = None
+        else:
+            block.history = None
+        block.allocated_at = stack
+        if self._next_sweep is not None and self._num_allocations >= self._next_sweep:
+            self._sweep()
+        return Allocation(self, block, stack)
 
-    def _exhausted(self, size: int, nbytes: int, owner: str) -> str:
-        """The figures, for the person who has to decide what to change."""
-        now = self.stats()
-        holders: Counter[str] = Counter()
-        with self.lock:
-            for block in self._live:
-                holders[block.owner or "unnamed"] += block.nbytes
-        limit = "no budget: the system refused" if self.budget_bytes is None else f"budget {self.budget_bytes:,}"
-        largest = ", ".join(f"{name} {held:,}" for name, held in holders.most_common(5)) or "nobody"
-        return (
-            f"out of memory: {nbytes:,} bytes for {owner or 'unnamed'!r} need a block of {size:,} ({limit}); "
-            f"reserved {now.reserved_bytes:,} = live {now.live_bytes:,} + cached {now.cached_bytes:,} after trimming "
-            f"and collecting; {now.live_bytes - now.requested_bytes:,} of the live bytes are rounding. "
-            f"Held by: {largest}"
-        )
+    def _grow(
+        self, block_bytes: int, size_class: int | None, nbytes: int, owner: str | Owner, stream: Stream | None
+    ) -> Allocation:
+        """A block of `block_bytes` from the upstream, climbing the ladder: without the lock, since waiting for streams
+        takes time, and collecting garbage runs foreign code that may wait for another thread."""
+        tried: list[Rung] = []
+        hopeless = self.budget_bytes is not None and block_bytes > self.budget_bytes
+        for step in () if hopeless else LADDER:
+            step.relieve(self, block_bytes)
+            with self.lock:
+                self.settle_all()
+                block = self.store.take(size_class, stream) if tried and size_class is not None else None
+                reused = block is not None
+                if block is None:
+                    room = None if self.budget_bytes is None else self.budget_bytes - self.store.reserved_bytes
+                    block = self.store.reserve(size_class, block_bytes, room)
+                if block is None and step.larger and size_class is not None:
+                    block = self.store.take_larger(size_class, stream)
+                    reused = block is not None
+                if block is not None:
+                    if size_class is not None:
+                        (self.num_reuses if reused else self.num_reserved)[size_class] += 1
+                    return self._hand_out(block, nbytes, owner, stream)
+                tried.append(Rung(step.name, self.store.reserved_bytes, self.cached_bytes))
+        raise out_of_memory(self, nbytes, block_bytes, Owner.of(owner), tried)
 
+    def _trim_after(self, block: Block) -> None:
+        """Apply the policy to a block that became free. The caller holds the lock."""
+        limit = self.policy.max_cached_bytes
+        if limit is not None and self.cached_bytes > limit and block.segment.idle():
+            self.store.give_back(largest_idle(self.store.segments, self.cached_bytes - limit))
 
-def _checked(nbytes: int) -> int:
-    if nbytes < 0:
-        raise InvalidInputError(f"cannot allocate {nbytes} bytes", param="nbytes")
-    return nbytes
+    def _sweep(self) -> None:
+        """Return what nobody took for long. The caller holds the lock."""
+        most = self.policy.max_idle_allocations
+        assert most is not None, "only such a policy sweeps"
+        self.store.give_back(long_idle(self.store.segments, self._num_allocations - most))
+        self._next_sweep = self._num_allocations + max(1, most // 8)  # now and then: it looks at every segment

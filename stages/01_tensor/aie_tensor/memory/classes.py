@@ -1,50 +1,19 @@
-"""Where the pool's memory comes from, and in what sizes it is cut.
-
-Blocks of at least `MAP_BYTES` come from an anonymous mapping: zeroed, page-aligned, and made of physical pages only as
-they are first touched, so that a KV cache of a gigabyte costs nothing until tokens fill it. Smaller blocks come from
-NumPy's allocator, shifted to a cache line.
+"""In what sizes memory is cut.
 
 Size classes are powers of two, or with `classes_per_doubling` k, k evenly spaced steps between them (as jemalloc does).
 Rounding waste for sizes drawn log-uniformly is about 28 %, 15 %, 8 %, 4 % for k = 1, 2, 4, 8: fewer classes mean more
 reuse and more waste.
 """
 
-import mmap
+import operator
 import sys
 from bisect import bisect_left
 
-import numpy as np
-from numpy.typing import NDArray
-
 from aie_tensor.errors import InvalidInputError
 
-__all__ = ["ALIGNMENT", "SizeClasses", "page_rounded", "reserve", "reserve_zeroed"]
+__all__ = ["ALIGNMENT", "SizeClasses", "checked_bytes", "rounded_up"]
 
 ALIGNMENT = 64  # bytes: a cache line, and one AVX-512 register
-MAP_BYTES = 1 << 20
-
-
-def reserve(nbytes: int) -> NDArray[np.uint8]:
-    """`nbytes` fresh bytes at a 64-byte boundary; freed when the last array on them goes. MemoryError or OSError."""
-    if nbytes >= MAP_BYTES:
-        return reserve_zeroed(nbytes)
-    memory = np.empty(nbytes + ALIGNMENT, dtype=np.uint8)
-    shift = -memory.ctypes.data % ALIGNMENT
-    return memory[shift : shift + nbytes]
-
-
-def reserve_zeroed(nbytes: int) -> NDArray[np.uint8]:
-    """As `reserve`, always an anonymous mapping, so zero and untouched. `nbytes` > 0."""
-    if sys.platform == "win32":
-        mapping = mmap.mmap(-1, nbytes)
-    else:  # Python's default is a shared mapping, which would count as shared memory and survive a fork writable
-        mapping = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE)
-    return np.frombuffer(mapping, dtype=np.uint8)
-
-
-def page_rounded(nbytes: int) -> int:
-    """The next multiple of the page size, at least one page."""
-    return max(1, -(-nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
 
 
 class SizeClasses:
@@ -52,6 +21,7 @@ class SizeClasses:
 
     def __init__(self, min_block: int, max_block: int, classes_per_doubling: int) -> None:
         for name, value in (("min_block", min_block), ("max_block", max_block)):
+            checked_bytes(value, name)
             if value < ALIGNMENT or value & (value - 1):
                 raise InvalidInputError(f"{name} must be a power of two, at least {ALIGNMENT}, not {value}", param=name)
         if max_block < min_block:
@@ -62,6 +32,7 @@ class SizeClasses:
                 f"not {classes_per_doubling} with {min_block}",
                 param="classes_per_doubling",
             )
+        self.per_doubling = classes_per_doubling
         self.sizes: list[int] = []
         base = min_block
         while base < max_block:
@@ -73,3 +44,27 @@ class SizeClasses:
         """The smallest class that holds `nbytes`; None when even the largest does not."""
         found = bisect_left(self.sizes, nbytes)
         return found if found < len(self.sizes) else None
+
+
+def checked_bytes(nbytes: object, param: str = "nbytes") -> int:
+    """`nbytes` as a plain integer. InvalidInputError unless it is a whole number that an address space can hold: a
+    `True` or a 4096.0 is a mistake somewhere above, and a size that is off by 2⁶⁴ must not wrap around to a small one.
+    """
+    if isinstance(nbytes, bool):
+        raise InvalidInputError(f"{param} is a number of bytes, not {nbytes!r}", param=param)
+    try:
+        number = operator.index(nbytes)  # type: ignore[arg-type]  # integers of NumPy pass, floats do not
+    except TypeError:
+        raise InvalidInputError(
+            f"{param} is a whole number of bytes, not {nbytes!r}: convert it with int()", param=param
+        ) from None
+    if number < 0:
+        raise InvalidInputError(f"{param} cannot be negative: {number} bytes", param=param)
+    if number > sys.maxsize:
+        raise InvalidInputError(f"{param} is more than an address space holds: {number} bytes", param=param)
+    return number
+
+
+def rounded_up(nbytes: int, granularity: int) -> int:
+    """The next multiple of `granularity`, at least one of it."""
+    return max(1, -(-nbytes // granularity)) * granularity

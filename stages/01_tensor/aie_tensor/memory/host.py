@@ -1,0 +1,74 @@
+"""Host memory as a pool's upstream.
+
+Regions of at least `MAP_BYTES` come from an anonymous mapping: zeroed, page-aligned, and made of physical pages only as
+they are first touched, so that a KV cache of a gigabyte costs nothing until tokens fill it. Smaller ones come from
+NumPy's allocator, shifted to a cache line.
+"""
+
+import ctypes
+import mmap
+import sys
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from aie_tensor.memory.classes import ALIGNMENT, rounded_up
+from aie_tensor.memory.upstream import Region
+
+__all__ = ["HostUpstream", "page_rounded", "reserve", "reserve_zeroed"]
+
+MAP_BYTES = 1 << 20
+
+
+def reserve(nbytes: int) -> NDArray[np.uint8]:
+    """`nbytes` fresh bytes at a 64-byte boundary; freed when the last array on them goes. MemoryError or OSError."""
+    if nbytes >= MAP_BYTES:
+        return reserve_zeroed(nbytes)
+    memory = np.empty(nbytes + ALIGNMENT, dtype=np.uint8)
+    shift = -memory.ctypes.data % ALIGNMENT
+    return memory[shift : shift + nbytes]
+
+
+def reserve_zeroed(nbytes: int) -> NDArray[np.uint8]:
+    """As `reserve`, always an anonymous mapping, so zero and untouched. `nbytes` > 0."""
+    if sys.platform == "win32":
+        mapping = mmap.mmap(-1, nbytes)
+    else:  # Python's default is a shared mapping, which would count as shared memory and survive a fork writable
+        mapping = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE)
+    return np.frombuffer(mapping, dtype=np.uint8)
+
+
+def page_rounded(nbytes: int) -> int:
+    """The next multiple of the page size, at least one page."""
+    return rounded_up(nbytes, mmap.PAGESIZE)
+
+
+class HostUpstream:
+    """The memory of this machine. A region is freed when the last array on it goes, so `give_back` only lets go."""
+
+    device = "cpu"
+    granularity = mmap.PAGESIZE
+
+    def reserve(self, nbytes: int, *, zeroed: bool) -> Region:
+        """Fresh bytes; MemoryError where the system has none."""
+        try:
+            memory = reserve_zeroed(nbytes) if zeroed else reserve(nbytes)
+        except (OSError, OverflowError, ValueError) as error:  # each is how mmap or NumPy refuses some absurd size
+            raise MemoryError(f"the system refused {nbytes:,} bytes: {error}") from None
+        return Region(memory.ctypes.data, nbytes, memory, memory)
+
+    def give_back(self, region: Region) -> None:
+        """Nothing to do: arrays keep their memory alive, and the caller drops the region."""
+
+    def fill(self, address: int, nbytes: int, byte: int) -> None:
+        """Set every byte."""
+        ctypes.memset(address, byte, nbytes)
+
+    def capacity_bytes(self) -> int:
+        """Physical memory of the machine."""
+        return psutil.virtual_memory().total
+
+    def process_bytes(self) -> int | None:
+        """The resident set of this process."""
+        return psutil.Process().memory_info().rss

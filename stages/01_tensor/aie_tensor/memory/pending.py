@@ -1,0 +1,38 @@
+"""Blocks that were given back while other streams than their own may still use them.
+
+`Allocation.used_on(stream)` says so. At the release an event is recorded on each such stream; until all of them have
+passed, the block belongs to nobody.
+"""
+
+from aie_tensor.memory.segments import Block
+from aie_tensor.memory.streams import Event
+
+__all__ = ["PendingBlocks"]
+
+
+class PendingBlocks:
+    """Used under the pool's lock."""
+
+    def __init__(self) -> None:
+        self._events: dict[Block, list[Event]] = {}
+        self.nbytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._events)
+
+    def add(self, block: Block, events: list[Event]) -> None:
+        """Hold `block` back until `events` have passed."""
+        block.use = "pending"
+        self._events[block] = events
+        self.nbytes += block.nbytes
+
+    def take_done(self) -> list[Block]:
+        """Blocks whose events have all passed; they are pending no longer."""
+        done = [block for block, events in list(self._events.items()) if all(event.done() for event in events)]
+        taken = [block for block in done if self._events.pop(block, None) is not None]  # a finalizer may be faster
+        self.nbytes -= sum(block.nbytes for block in taken)
+        return taken
+
+    def events(self) -> list[Event]:
+        """All that are waited for."""
+        return [event for events in list(self._events.values()) for event in events]
