@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from aie_loader import MalformedHeaderError, MissingFileError, ModelFileError, TruncatedFileError
 from aie_loader.errors import UnsupportedTensorTypeError
-from aie_loader.formats import open_gguf, read_gguf_header
+from aie_loader.formats import Leniency, open_gguf, read_gguf_header
+from aie_loader.formats.gguf_types import TYPE_NUMBERS, UNSUPPORTED_TYPES
 from aie_tensor import DType
 
 Make = Callable[..., Any]
@@ -27,6 +28,10 @@ def text(value: str) -> bytes:
 
 
 # Values
+
+QUANTIZED_BY_THE_ORACLE = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
+# Types whose blocks the oracle can only read → where a block keeps its half-precision numbers.
+READ_TYPES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +51,16 @@ def oracle_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     writer.add_array("array.bools", [True, False])
     random = np.random.default_rng(0)
     kinds = gguf.GGMLQuantizationType
-    for kind in (kinds.F32, kinds.F16, kinds.BF16, kinds.Q8_0, kinds.Q4_0, kinds.Q4_1):
+    for name in QUANTIZED_BY_THE_ORACLE:
         array = random.standard_normal((3, 64)).astype(np.float32)
-        writer.add_tensor(f"t.{kind.name}", gguf.quantize(array, kind), raw_dtype=kind)
+        writer.add_tensor(f"t.{name}", gguf.quantize(array, kinds[name]), raw_dtype=kinds[name])
+    for name, halves in READ_TYPES.items():
+        block_size, block_bytes = gguf.GGML_QUANT_SIZES[kinds[name]]
+        blocks = random.integers(0, 256, (3 * 256 // block_size, block_bytes), dtype=np.uint8)
+        for offset in halves:  # the half-precision scales must be numbers; everything else may be anything
+            scales = random.standard_normal((len(blocks), 1)).astype("<f2")
+            blocks[:, offset : offset + 2] = scales.view(np.uint8)
+        writer.add_tensor(f"t.{name}", blocks.reshape(3, -1), raw_dtype=kinds[name])
     writer.add_tensor("t.vector", random.standard_normal(5).astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -62,7 +74,7 @@ def assert_equals_oracle(path: Path) -> None:
     fields = {name: field for name, field in reader.fields.items() if not name.startswith("GGUF.")}
     assert {name: field.contents() for name, field in fields.items()} == dict(ours.metadata)
     assert [tensor.name for tensor in reader.tensors] == list(ours.tensors)
-    infos = {info.name: info for info in ours.header.tensors}
+    infos = {info.name: info for info in read_gguf_header(path).tensors}
     for tensor in reader.tensors:
         matrix = ours.tensors[tensor.name]
         assert matrix.shape == tuple(int(dim) for dim in tensor.shape[::-1])
@@ -106,6 +118,15 @@ def test_matrices_are_read_only_views_that_outlive_close(gguf_file: Make, tmp_pa
     assert not a.data.flags.writeable and not a.data.flags.owndata
     assert bytes(a.data) == bytes(range(32))
     assert (a.dtype, a.shape) == (DType.F32, (2, 4))
+
+
+def test_every_type_that_the_format_has_is_read_or_named() -> None:
+    numbers = {kind.value for kind in gguf.GGMLQuantizationType}
+    assert numbers == set(TYPE_NUMBERS.values()) | UNSUPPORTED_TYPES.keys()
+    for number, name in UNSUPPORTED_TYPES.items():
+        assert gguf.GGMLQuantizationType(number).name == name
+    for dtype, number in TYPE_NUMBERS.items():
+        assert gguf.GGMLQuantizationType(number).name == dtype.name
 
 
 # Broken rules: each case changes one thing in a valid file.
@@ -164,12 +185,17 @@ BROKEN = {
     "dimensions overflow": (with_tensor(dims=[1 << 40, 1 << 40]), TruncatedFileError, "'b' ends at byte"),
     "dimension 2^64-1": (with_tensor(dims=[32, HUGE]), MalformedHeaderError, "each must be"),
     "partial block": (with_tensor(dims=[30, 2]), MalformedHeaderError, "Q8_0 blocks of 32"),
-    "Q4_K": (with_tensor(type=12), UnsupportedTensorTypeError, "tensor 'b' has type Q4_K"),
+    "IQ4_XS": (with_tensor(type=23), UnsupportedTensorTypeError, "tensor 'b' has type IQ4_XS"),
+    "part of a K block": (with_tensor(type=12), MalformedHeaderError, "rows of 32 values, not whole Q4_K blocks"),
     "type 4": (with_tensor(type=4), UnsupportedTensorTypeError, "unknown type number 4; the types that can be read"),
     "tensor twice": (with_tensor(name=b"a"), MalformedHeaderError, "'a' occurs twice"),
     "nameless tensor": (with_tensor(name=b""), MalformedHeaderError, "name of tensor 1 is empty"),
     "unaligned": (with_tensor(offset=33), MalformedHeaderError, "not aligned to 32"),
     "overlap": (with_tensor(offset=0), MalformedHeaderError, "overlap"),
+    "hole": (
+        lambda f: (vars(f.tensors[1]).update(offset=64), vars(f).update(data=bytes(132))),
+        MalformedHeaderError, "32 bytes between a and tensor 'b' belong to no tensor"),
+    "trailing bytes": (with_file(data=bytes(129)), MalformedHeaderError, "1 bytes after the last tensor"),
     "out of file": (with_tensor(offset=1 << 62), TruncatedFileError, "'b' ends at byte"),
     "data cut": (with_file(data=bytes(99)), TruncatedFileError, "'b' ends at byte"),
 }  # fmt: skip
@@ -215,6 +241,94 @@ def test_any_change_of_bytes_loads_or_is_a_typed_error(gguf_file: Make, scratch_
     for matrix in checkpoint.tensors.values():
         with np.errstate(all="ignore"):
             assert matrix.dequantize().shape == matrix.shape
+
+
+LENIENT = {
+    "unaligned": Leniency.UNALIGNED_TENSORS,
+    "overlap": Leniency.SHARED_TENSORS,
+    "hole": Leniency.HOLES,
+    "trailing bytes": Leniency.TRAILING_BYTES,
+}
+
+
+@pytest.mark.parametrize("rule", LENIENT)
+def test_each_leniency_lets_through_what_it_names(rule: str, gguf_file: Make, tmp_path: Path) -> None:
+    file = gguf_file(data=bytes(range({"unaligned": 101, "overlap": 68}.get(rule, 100))))
+    BROKEN[rule][0](file)
+    path = tmp_path / "m.gguf"
+    path.write_bytes(file.bytes())
+    with pytest.raises(MalformedHeaderError, match=f"be lenient about '{LENIENT[rule]}'"):
+        open_gguf(path, lenient=set(Leniency) - {LENIENT[rule]})
+    offset = file.tensors[1].offset
+    assert bytes(open_gguf(path, lenient={LENIENT[rule]})["b"].data) == file.data[offset : offset + 68]
+
+
+def test_padding_after_the_last_tensor_is_no_trailing_byte(gguf_file: Make, tmp_path: Path) -> None:
+    for size in (100, 101, 128):  # b ends at byte 100; the writers of the field pad it
+        (tmp_path / "m.gguf").write_bytes(gguf_file(data=bytes(size)).bytes())
+        assert len(open_gguf(tmp_path / "m.gguf")) == 2
+
+
+# Several files
+
+
+U16, I32 = 2, 5
+
+
+@pytest.fixture
+def split(gguf_file: Make, tmp_path: Path) -> Callable[..., Path]:
+    """Two parts, each with one tensor; a part's fields and split keys can be replaced."""
+
+    def write(first: dict[str, Any] | None = None, second: dict[str, Any] | None = None) -> Path:
+        for number, changes in enumerate((first or {}, second or {})):
+            keys = {"no": number, "count": 2, "total": 2, "name": f"w{number}", "file": f"m-0000{number + 1}-of-00002"}
+            keys |= changes
+            part = gguf_file(data=bytes([number]) * 32)
+            part.tensors = part.tensors[:1]
+            part.tensors[0].name = keys["name"].encode()
+            part.keys += [
+                (b"split.no", U16, struct.pack("<H", keys["no"])),
+                (b"split.count", U16, struct.pack("<H", keys["count"])),
+                (b"split.tensors.count", I32, struct.pack("<i", keys["total"])),
+            ]
+            (tmp_path / f"{keys['file']}.gguf").write_bytes(part.bytes())
+        return tmp_path / "m-00001-of-00002.gguf"
+
+    return write
+
+
+def test_a_model_in_two_files_is_one_checkpoint(split: Callable[..., Path]) -> None:
+    checkpoint = open_gguf(split())
+    assert {name: bytes(matrix.data) for name, matrix in checkpoint.items()} == {"w0": bytes(32), "w1": b"\1" * 32}
+    assert [path.name for path in checkpoint.files] == ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"]
+    assert checkpoint.nbytes == 64
+    assert checkpoint.mapped_bytes == sum(path.stat().st_size for path in checkpoint.files)
+    assert checkpoint.metadata["general.architecture"] == "llama"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "error", "words"),
+    [
+        ({}, {"file": "elsewhere"}, MissingFileError, "m-00002-of-00002.gguf is missing beside it"),
+        ({}, {"no": 0}, MalformedHeaderError, "part 0 of 2 .*but its name says part 1 of 2"),
+        ({}, {"count": 3}, MalformedHeaderError, "part 1 of 3"),
+        ({"no": 1}, {}, MalformedHeaderError, "part 1 of 2 .*but its name says part 0"),
+        ({"count": 3}, {}, MalformedHeaderError, r"its name must end in -00001-of-00003\.gguf"),
+        ({"count": 60_000}, {}, MalformedHeaderError, "split.count is 60000"),
+        ({"total": 3}, {}, MalformedHeaderError, r"promises 3 tensors .*but its files hold 2"),
+        ({}, {"name": "w0"}, MalformedHeaderError, "tensor 'w0' is also in another file"),
+    ],
+)
+def test_parts_that_do_not_fit(
+    split: Callable[..., Path], first: dict[str, Any], second: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        open_gguf(split(first, second))
+
+
+def test_a_later_part_names_the_first_one(split: Callable[..., Path]) -> None:
+    with pytest.raises(MalformedHeaderError, match=r"open m-00001-of-00002\.gguf instead"):
+        open_gguf(split().with_name("m-00002-of-00002.gguf"))
 
 
 def test_paths_that_are_no_files(tmp_path: Path) -> None:

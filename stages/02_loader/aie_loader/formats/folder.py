@@ -1,48 +1,57 @@
-"""A Hugging Face model folder: one `model.safetensors`, or shards that `model.safetensors.index.json` names.
+"""A model folder: one weights file, or shards that an index names.
+
+    model.safetensors        or  model.safetensors.index.json   {"weight_map": {tensor: file}}
+    pytorch_model.bin        or  pytorch_model.bin.index.json   the same for files of `torch.save`
 
 The index is a file from a stranger that names other files, so the names must stay inside the folder (also through
 symbolic links; the hub's own cache, where `snapshots/X/file` links to `blobs/Y` beside it, is the one layout allowed).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
+from typing import Protocol
 
 from aie_loader.errors import MalformedHeaderError, MissingFileError
-from aie_loader.formats.safetensors import SafetensorsCheckpoint, open_safetensors
+from aie_loader.formats.checkpoint import Checkpoint
+from aie_loader.formats.leniency import STRICT, Leniency, remedy
+from aie_loader.formats.safetensors import open_safetensors
 from aie_loader.formats.strict_json import read_json_object
 from aie_tensor import Matrix
 
-__all__ = ["open_folder"]
+__all__ = ["INDEX_SUFFIX", "Opener", "open_folder", "open_index"]
 
+INDEX_SUFFIX = ".index.json"
 _SINGLE = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
 _MAX_INDEX_BYTES = 100_000_000
 
 
-def open_folder(folder: Path) -> SafetensorsCheckpoint:
-    """All tensors of a model folder, mapped. Shards are opened one by one; each tensor must be in exactly one."""
-    if (folder / _INDEX).is_file():
-        return _open_shards(folder, _read_index(folder))
+class Opener(Protocol):
+    """Opens one file of a format."""
+
+    def __call__(self, path: Path, *, lenient: Collection[Leniency] = STRICT) -> Checkpoint: ...
+
+
+def open_folder(folder: Path, *, lenient: Collection[Leniency] = STRICT) -> Checkpoint:
+    """All tensors of a safetensors folder, mapped: its one file, or the shards of its index."""
+    index = folder / (_SINGLE + INDEX_SUFFIX)
+    if index.is_file():
+        return open_index(index, open_safetensors, lenient=lenient)
     if not (folder / _SINGLE).exists():
-        raise MissingFileError(f"{folder} holds neither {_SINGLE} nor {_INDEX}")
-    return open_safetensors(folder / _SINGLE)
+        raise MissingFileError(f"{folder} holds neither {_SINGLE} nor {index.name}")
+    checkpoint = open_safetensors(folder / _SINGLE, lenient=lenient)
+    checkpoint.path = folder
+    return checkpoint
 
 
-def _read_index(folder: Path) -> Mapping[str, str]:
-    """tensor name → file name."""
-    index = folder / _INDEX
-    weight_map = read_json_object(index, max_bytes=_MAX_INDEX_BYTES).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(f, str) for f in weight_map.values()):
-        raise MalformedHeaderError(f"{index}: weight_map is not an object of file names")
-    return weight_map
-
-
-def _open_shards(folder: Path, weight_map: Mapping[str, str]) -> SafetensorsCheckpoint:
+def open_index(index: Path, opener: Opener, *, lenient: Collection[Leniency] = STRICT) -> Checkpoint:
+    """The shards that `index` names, as one checkpoint. Each tensor must be in exactly the file the index says."""
+    folder, weight_map = index.parent, _read_index(index)
     tensors: dict[str, Matrix] = {}
     metadata: dict[str, object] = {}
     mapped_bytes = 0
-    for file_name in dict.fromkeys(weight_map.values()):
-        shard = open_safetensors(_inside(folder, file_name))
+    shard_paths = {file_name: _inside(index, file_name) for file_name in dict.fromkeys(weight_map.values())}
+    for file_name, path in shard_paths.items():
+        shard = opener(path, lenient=lenient)
         metadata.update(shard.metadata)
         mapped_bytes += shard.mapped_bytes
         for name, matrix in shard.tensors.items():
@@ -55,20 +64,31 @@ def _open_shards(folder: Path, weight_map: Mapping[str, str]) -> SafetensorsChec
                 )
             tensors[name] = matrix
     missing = next((name for name in weight_map if name not in tensors), None)
-    if missing is not None:
-        raise MalformedHeaderError(f"{folder / weight_map[missing]} lacks tensor {missing!r}, which the index promises")
-    return SafetensorsCheckpoint(folder, metadata, tensors, mapped_bytes)
+    if missing is not None and Leniency.MISSING_TENSORS not in lenient:
+        raise MalformedHeaderError(
+            f"{folder / weight_map[missing]} lacks tensor {missing!r}, which the index promises; "
+            f"{remedy(Leniency.MISSING_TENSORS)}"
+        )
+    return Checkpoint(folder, shard.format, metadata, tensors, (index, *shard_paths.values()), mapped_bytes)
 
 
-def _inside(folder: Path, file_name: str) -> Path:
-    parts = PurePosixPath(file_name).parts
+def _read_index(index: Path) -> Mapping[str, str]:
+    """tensor name → file name."""
+    weight_map = read_json_object(index, max_bytes=_MAX_INDEX_BYTES).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(f, str) for f in weight_map.values()):
+        raise MalformedHeaderError(f"{index}: weight_map is not an object of file names")
+    return weight_map
+
+
+def _inside(index: Path, file_name: str) -> Path:
+    folder, parts = index.parent, PurePosixPath(file_name).parts
     if not parts or ".." in parts or parts[0] == "/" or "\\" in file_name or "\0" in file_name:
-        raise MalformedHeaderError(f"{folder / _INDEX} names the file {file_name!r}, which is outside the model folder")
+        raise MalformedHeaderError(f"{index} names the file {file_name!r}, which is outside the model folder")
     path = folder.joinpath(*parts)
     home = folder.resolve()
     allowed = [home] if home.parent.name != "snapshots" else [home, home.parent.parent / "blobs"]
     if not any(path.resolve().is_relative_to(root) for root in allowed):
         raise MalformedHeaderError(f"{path} is a link that leads outside the model folder")
     if not path.is_file():
-        raise MissingFileError(f"{folder / _INDEX} names {file_name!r}, which is not in the folder")
+        raise MissingFileError(f"{index} names {file_name!r}, which is not in the folder")
     return path

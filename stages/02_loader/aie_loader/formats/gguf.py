@@ -11,18 +11,20 @@ show it row-major as (N, K). Quantized blocks stay as they are in the file: read
 Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from aie_loader.errors import MalformedHeaderError, TruncatedFileError, UnsupportedTensorTypeError
-from aie_loader.formats.checkpoint import TensorInfo, matrices
+from aie_loader.formats.checkpoint import Checkpoint, TensorInfo, matrices
 from aie_loader.formats.gguf_cursor import HeaderCursor
+from aie_loader.formats.gguf_split import check_part, check_whole, split_count, split_paths
+from aie_loader.formats.gguf_types import TYPE_NUMBERS, UNSUPPORTED_TYPES, supported_type
+from aie_loader.formats.leniency import STRICT, Leniency, remedy
 from aie_loader.formats.source import SourceFile
 from aie_tensor import DType, Matrix
 
-__all__ = ["GGUFCheckpoint", "GGUFHeader", "open_gguf", "read_gguf_header"]
+__all__ = ["GGUFHeader", "open_gguf", "read_gguf_header"]
 
 _VERSIONS = (2, 3)
 _DEFAULT_ALIGNMENT = 32
@@ -33,26 +35,6 @@ _MAX_NAME_BYTES = 1024
 _MAX_DIM = 1 << 48
 _LEAST_KEY_BYTES = 8 + 4 + 1
 _LEAST_TENSOR_BYTES = 8 + 4 + 8 + 4 + 8
-
-_SUPPORTED = {
-    0: DType.F32,
-    1: DType.F16,
-    2: DType.Q4_0,
-    3: DType.Q4_1,
-    8: DType.Q8_0,
-    24: DType.I8,
-    25: DType.I16,
-    26: DType.I32,
-    27: DType.I64,
-    28: DType.F64,
-    30: DType.BF16,
-}
-# Names of what we do not read, so that the error says "Q4_K" and not "type 12".
-_UNSUPPORTED = {
-    6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K",
-    16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS",
-    29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,41 +49,44 @@ class GGUFHeader:
     file_bytes: int
 
 
-@dataclass(slots=True)
-class GGUFCheckpoint:
-    """An opened GGUF file; `tensors` are views of the mapped file."""
-
-    path: Path
-    header: GGUFHeader
-    tensors: dict[str, Matrix]
-
-    @property
-    def metadata(self) -> Mapping[str, object]:
-        return self.header.metadata
-
-    @property
-    def mapped_bytes(self) -> int:
-        return self.header.file_bytes
-
-    def close(self) -> None:
-        self.tensors = {}
-
-
-def read_gguf_header(path: Path) -> GGUFHeader:
-    """Metadata and tensor table of a GGUF file. Touches no tensor data and maps nothing."""
+def read_gguf_header(path: Path, *, lenient: Collection[Leniency] = STRICT) -> GGUFHeader:
+    """Metadata and tensor table of one GGUF file. Touches no tensor data and maps nothing."""
     with SourceFile(path) as source:
-        return _read_header(source)
+        return _read_header(source, lenient)
 
 
-def open_gguf(path: Path) -> GGUFCheckpoint:
-    """Validate the header, then map the file; the result's matrices stay valid after `close()`."""
+def open_gguf(path: Path, *, lenient: Collection[Leniency] = STRICT) -> Checkpoint:
+    """Validate the header, then map the file; the result's matrices stay valid after `close()`.
+
+    When `path` is the first of several files that form a model, its sisters beside it are opened, too.
+    """
+    header, tensors = _open_part(path, lenient)
+    mapped_bytes = header.file_bytes
+    count = split_count(path, header.metadata)
+    if count == 1:
+        return Checkpoint(path, "gguf", header.metadata, tensors, (path,), mapped_bytes)
+    paths = split_paths(path, count)
+    check_part(path, header.metadata, 0, count)
+    for number, part in enumerate(paths[1:], start=1):
+        part_header, more = _open_part(part, lenient)
+        check_part(part, part_header.metadata, number, count)
+        twice = next((name for name in more if name in tensors), None)
+        if twice is not None:
+            raise MalformedHeaderError(f"{part}: tensor {twice!r} is also in another file of the model")
+        tensors |= more
+        mapped_bytes += part_header.file_bytes
+    check_whole(path, header.metadata, len(tensors))
+    return Checkpoint(path, "gguf", header.metadata, tensors, tuple(paths), mapped_bytes)
+
+
+def _open_part(path: Path, lenient: Collection[Leniency]) -> tuple[GGUFHeader, dict[str, Matrix]]:
     with SourceFile(path) as source:
-        header = _read_header(source)
+        header = _read_header(source, lenient)
         data = source.map()
-    return GGUFCheckpoint(path, header, matrices(data, header.tensors))
+    return header, matrices(data, header.tensors)
 
 
-def _read_header(source: SourceFile) -> GGUFHeader:
+def _read_header(source: SourceFile, lenient: Collection[Leniency]) -> GGUFHeader:
     cursor = HeaderCursor(source)
     version = _read_version(source, cursor)
     num_tensors = cursor.count("the number of tensors", _LEAST_TENSOR_BYTES)
@@ -118,8 +103,9 @@ def _read_header(source: SourceFile) -> GGUFHeader:
     alignment = _alignment(source.path, metadata)
     rows = [_read_tensor_row(source.path, cursor, index) for index in range(num_tensors)]
     data_offset = -(-cursor.position // alignment) * alignment
-    tensors = tuple(_placed(source, row, data_offset, alignment) for row in rows)
-    _check_disjoint(source.path, tensors)
+    tensors = tuple(_placed(source, row, data_offset, alignment, lenient) for row in rows)
+    _check_names(source.path, tensors)
+    _check_gap_free(source, tensors, data_offset, alignment, lenient)
     return GGUFHeader(version, metadata, tensors, alignment, data_offset, source.size_bytes)
 
 
@@ -169,17 +155,21 @@ def _read_tensor_row(path: Path, cursor: HeaderCursor, index: int) -> TensorInfo
 
 
 def _dtype(path: Path, name: str, code: int) -> DType:
-    if code in _SUPPORTED:
-        return _SUPPORTED[code]
-    label = f"type {_UNSUPPORTED[code]}" if code in _UNSUPPORTED else f"the unknown type number {code}"
-    known = ", ".join(dtype.name for dtype in _SUPPORTED.values())
+    dtype = supported_type(code)
+    if dtype is not None:
+        return dtype
+    label = f"type {UNSUPPORTED_TYPES[code]}" if code in UNSUPPORTED_TYPES else f"the unknown type number {code}"
+    known = ", ".join(dtype.name for dtype in TYPE_NUMBERS)
     raise UnsupportedTensorTypeError(f"{path}: tensor {name!r} has {label}; the types that can be read are {known}")
 
 
-def _placed(source: SourceFile, row: TensorInfo, data_offset: int, alignment: int) -> TensorInfo:
-    if row.offset % alignment:
+def _placed(
+    source: SourceFile, row: TensorInfo, data_offset: int, alignment: int, lenient: Collection[Leniency]
+) -> TensorInfo:
+    if row.offset % alignment and Leniency.UNALIGNED_TENSORS not in lenient:
         raise MalformedHeaderError(
-            f"{source.path}: tensor {row.name!r} starts at offset {row.offset}, which is not aligned to {alignment}"
+            f"{source.path}: tensor {row.name!r} starts at offset {row.offset}, which is not aligned to {alignment}; "
+            f"{remedy(Leniency.UNALIGNED_TENSORS)}"
         )
     offset = data_offset + row.offset
     if offset + row.num_bytes > source.size_bytes:
@@ -190,12 +180,39 @@ def _placed(source: SourceFile, row: TensorInfo, data_offset: int, alignment: in
     return TensorInfo(row.name, row.dtype, row.shape, offset, row.num_bytes)
 
 
-def _check_disjoint(path: Path, tensors: tuple[TensorInfo, ...]) -> None:
+def _check_names(path: Path, tensors: tuple[TensorInfo, ...]) -> None:
     names: set[str] = set()
     for tensor in tensors:
         if tensor.name in names:
             raise MalformedHeaderError(f"{path}: tensor {tensor.name!r} occurs twice")
         names.add(tensor.name)
-    for first, second in pairwise(sorted(tensors, key=lambda tensor: tensor.offset)):
-        if first.offset + first.num_bytes > second.offset:
-            raise MalformedHeaderError(f"{path}: tensors {first.name!r} and {second.name!r} overlap")
+
+
+def _check_gap_free(
+    source: SourceFile,
+    tensors: tuple[TensorInfo, ...],
+    data_offset: int,
+    alignment: int,
+    lenient: Collection[Leniency],
+) -> None:
+    """Tensors must cover the data, with nothing between them but padding: no byte twice, no place to hide bytes in."""
+    position, before = data_offset, "the header"
+    loose = Leniency.UNALIGNED_TENSORS in lenient
+    for tensor in sorted(tensors, key=lambda tensor: (tensor.offset, tensor.num_bytes)):
+        if tensor.offset < position and Leniency.SHARED_TENSORS not in lenient:
+            raise MalformedHeaderError(
+                f"{source.path}: tensors {before!r} and {tensor.name!r} overlap; {remedy(Leniency.SHARED_TENSORS)}"
+            )
+        padding = alignment - 1 if loose else -position % alignment
+        if tensor.offset > position + padding and Leniency.HOLES not in lenient:
+            raise MalformedHeaderError(
+                f"{source.path}: {tensor.offset - position:,} bytes between {before} and tensor {tensor.name!r} "
+                f"belong to no tensor; {remedy(Leniency.HOLES)}"
+            )
+        position, before = max(position, tensor.offset + tensor.num_bytes), tensor.name
+    padded = position + -position % alignment
+    if source.size_bytes > padded and Leniency.TRAILING_BYTES not in lenient:
+        raise MalformedHeaderError(
+            f"{source.path}: {source.size_bytes - padded:,} bytes after the last tensor belong to no tensor; "
+            f"{remedy(Leniency.TRAILING_BYTES)}"
+        )

@@ -2,32 +2,32 @@
 
     header_bytes u64 | JSON {"name": {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {…}} | data
 
-Stricter than the reference library where it is lenient (duplicate keys, unknown fields, `true` as a number), equal to
-it elsewhere. Order of checks: sizes first, then structure, then arithmetic, and only then is the file mapped.
+Stricter than the reference library where that is lenient (`Leniency` names each difference), equal to it elsewhere.
+Order of checks: sizes first, then structure, then arithmetic, and only then is the file mapped.
 
 Layout: https://huggingface.co/docs/safetensors/index#format
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from aie_loader.errors import MalformedHeaderError, TruncatedFileError, UnsupportedTensorTypeError
-from aie_loader.formats.checkpoint import TensorInfo, matrices
+from aie_loader.formats.checkpoint import Checkpoint, TensorInfo, matrices
+from aie_loader.formats.leniency import STRICT, Leniency, remedy
 from aie_loader.formats.source import SourceFile
 from aie_loader.formats.strict_json import parse_json
-from aie_tensor import DType, Matrix
+from aie_tensor import DType
 
-__all__ = ["SafetensorsCheckpoint", "SafetensorsHeader", "open_safetensors", "read_safetensors_header"]
+__all__ = ["DTYPES", "SafetensorsHeader", "open_safetensors", "read_safetensors_header"]
 
 MAX_HEADER_BYTES = 100_000_000  # the reference library's limit
 _MAX_DEPTH = 3  # {name: {shape: [...]}}
 _MAX_DIMS = 32
 _MAX_VALUES = 1 << 63
-_DTYPES = {
-    name: DType[name] for name in ("F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64", "U8", "BOOL")
-}  # fmt: skip
+DTYPES = {dtype.name: dtype for dtype in DType if not dtype.is_quantized}  # the format's names are ours
 _FIELDS = {"dtype", "shape", "data_offsets"}
+_JSON_SPACE = b" \t\r\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,34 +40,21 @@ class SafetensorsHeader:
     file_bytes: int
 
 
-@dataclass(slots=True)
-class SafetensorsCheckpoint:
-    """An opened safetensors file, or several that form one model; `tensors` are views of the mapped files."""
-
-    path: Path
-    metadata: Mapping[str, object]
-    tensors: dict[str, Matrix]
-    mapped_bytes: int
-
-    def close(self) -> None:
-        self.tensors = {}
-
-
-def read_safetensors_header(path: Path) -> SafetensorsHeader:
+def read_safetensors_header(path: Path, *, lenient: Collection[Leniency] = STRICT) -> SafetensorsHeader:
     """Header of one file. Touches no tensor data and maps nothing."""
     with SourceFile(path) as source:
-        return _read_header(source)
+        return _read_header(source, lenient)
 
 
-def open_safetensors(path: Path) -> SafetensorsCheckpoint:
+def open_safetensors(path: Path, *, lenient: Collection[Leniency] = STRICT) -> Checkpoint:
     """Validate the header, then map the file; the result's matrices stay valid after `close()`."""
     with SourceFile(path) as source:
-        header = _read_header(source)
+        header = _read_header(source, lenient)
         data = source.map()
-    return SafetensorsCheckpoint(path, dict(header.metadata), matrices(data, header.tensors), data.nbytes)
+    return Checkpoint(path, "safetensors", dict(header.metadata), matrices(data, header.tensors), (path,), data.nbytes)
 
 
-def _read_header(source: SourceFile) -> SafetensorsHeader:
+def _read_header(source: SourceFile, lenient: Collection[Leniency]) -> SafetensorsHeader:
     path, size = source.path, source.size_bytes
     if size < 8:
         raise TruncatedFileError(f"{path} is truncated: a safetensors file has at least 8 bytes, this one has {size}")
@@ -79,34 +66,54 @@ def _read_header(source: SourceFile) -> SafetensorsHeader:
         )
     if 8 + header_bytes > size:
         raise TruncatedFileError(f"{path} is truncated: the header has {header_bytes:,} bytes, the file has {size:,}")
-    raw = source.read(8, header_bytes)
-    if not raw.startswith(b"{"):
-        raise MalformedHeaderError(f"{path}: the header does not start with '{{'")
-    table = parse_json(raw, f"{path}: the header", max_depth=_MAX_DEPTH)
-    assert isinstance(table, dict), type(table)  # it starts with a brace and is valid JSON
-    metadata = _metadata(path, table.pop("__metadata__", {}))
+    table = _parse_table(path, source.read(8, header_bytes), lenient)
+    metadata = _metadata(path, table.pop("__metadata__", {}), lenient)
     data_offset = 8 + header_bytes
-    rows = [_row(path, name, entry, size - data_offset) for name, entry in table.items()]
+    rows = [_row(path, name, entry, size - data_offset, lenient) for name, entry in table.items()]
     tensors = _gap_free(path, rows, size - data_offset)
     placed = tuple(TensorInfo(t.name, t.dtype, t.shape, data_offset + t.offset, t.num_bytes) for t in tensors)
     return SafetensorsHeader(metadata, placed, data_offset, size)
 
 
-def _metadata(path: Path, value: object) -> dict[str, str]:
+def _parse_table(path: Path, raw: bytes, lenient: Collection[Leniency]) -> dict[str, object]:
+    if not raw.startswith(b"{"):
+        if raw.lstrip(_JSON_SPACE)[:1] != b"{":
+            raise MalformedHeaderError(f"{path}: the header does not start with '{{'")
+        if Leniency.HEADER_SPACE not in lenient:
+            raise MalformedHeaderError(
+                f"{path}: the header does not start with '{{' but with white space; {remedy(Leniency.HEADER_SPACE)}"
+            )
+    table = parse_json(raw, f"{path}: the header", max_depth=_MAX_DEPTH, lenient=lenient)
+    assert isinstance(table, dict), type(table)  # it starts with a brace and is valid JSON
+    return table
+
+
+def _metadata(path: Path, value: object, lenient: Collection[Leniency]) -> dict[str, str]:
+    if value is None:
+        if Leniency.NULL_METADATA in lenient:
+            return {}
+        raise MalformedHeaderError(
+            f"{path}: __metadata__ is null, not an object of strings; {remedy(Leniency.NULL_METADATA)}"
+        )
     if not isinstance(value, dict) or not all(isinstance(entry, str) for entry in value.values()):
         raise MalformedHeaderError(f"{path}: __metadata__ is not an object of strings")
     return value
 
 
-def _row(path: Path, name: str, entry: object, data_bytes: int) -> TensorInfo:
+def _row(path: Path, name: str, entry: object, data_bytes: int, lenient: Collection[Leniency]) -> TensorInfo:
     """One tensor of the table; `offset` counts from the start of the data."""
     where = f"{path}: tensor {name!r}"
-    if not isinstance(entry, dict) or set(entry) != _FIELDS:
+    if not isinstance(entry, dict) or not entry.keys() >= _FIELDS:
         raise MalformedHeaderError(f"{where} does not have exactly the fields dtype, shape and data_offsets")
+    if len(entry) > len(_FIELDS) and Leniency.UNKNOWN_FIELDS not in lenient:
+        raise MalformedHeaderError(
+            f"{where} does not have exactly the fields dtype, shape and data_offsets, but also "
+            f"{sorted(entry.keys() - _FIELDS)[0]!r:.40}; {remedy(Leniency.UNKNOWN_FIELDS)}"
+        )
     dtype = entry["dtype"]
-    if not isinstance(dtype, str) or dtype not in _DTYPES:
+    if not isinstance(dtype, str) or dtype not in DTYPES:
         raise UnsupportedTensorTypeError(
-            f"{where} has the dtype {str(dtype)[:40]!r}; the dtypes that can be read are {', '.join(_DTYPES)}"
+            f"{where} has the dtype {str(dtype)[:40]!r}; the dtypes that can be read are {', '.join(DTYPES)}"
         )
     shape = _integers(where, "shape", entry["shape"])
     offsets = _integers(where, "data_offsets", entry["data_offsets"])
@@ -124,12 +131,22 @@ def _row(path: Path, name: str, entry: object, data_bytes: int) -> TensorInfo:
         raise TruncatedFileError(
             f"{path} is truncated: tensor {name!r} ends at byte {end:,} of the data, but the file has {data_bytes:,}"
         )
-    num_bytes = _DTYPES[dtype].nbytes(num_values)
+    num_bytes = _num_bytes(where, DTYPES[dtype], shape, num_values)
     if end - begin != num_bytes:
         raise MalformedHeaderError(
             f"{where} is {dtype} {list(shape)}, which is {num_bytes:,} bytes, but spans {end - begin:,}"
         )
-    return TensorInfo(name, _DTYPES[dtype], shape, begin, num_bytes)
+    return TensorInfo(name, DTYPES[dtype], shape, begin, num_bytes)
+
+
+def _num_bytes(where: str, dtype: DType, shape: tuple[int, ...], num_values: int) -> int:
+    """Rows of the types below a byte must end on a byte, or a row could not be addressed."""
+    if (shape[-1] if shape else 1) % dtype.block_size:
+        raise MalformedHeaderError(
+            f"{where} is {dtype.name} {list(shape)}, whose rows do not end on a byte: "
+            f"{dtype.block_size} values fill {dtype.block_bytes} bytes"
+        )
+    return dtype.nbytes(num_values)
 
 
 def _integers(where: str, field: str, value: object) -> tuple[int, ...]:

@@ -7,10 +7,12 @@ text is measured (depth, number of values) before a single object is built.
 
 import json
 import re
+from collections.abc import Collection
 from itertools import accumulate
 from pathlib import Path
 
 from aie_loader.errors import MalformedHeaderError
+from aie_loader.formats.leniency import STRICT, Leniency, remedy
 from aie_loader.formats.source import SourceFile
 
 __all__ = ["optional_json_object", "parse_json", "read_json_object"]
@@ -22,12 +24,20 @@ _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _MAX_CONFIG_BYTES = 16 << 20
 
 
-def parse_json(raw: bytes, what: str, *, max_depth: int = 32, max_values: int = 2_000_000) -> object:
+def parse_json(
+    raw: bytes,
+    what: str,
+    *,
+    max_depth: int = 32,
+    max_values: int = 2_000_000,
+    lenient: Collection[Leniency] = STRICT,
+) -> object:
     """The value that `raw` holds. MalformedHeaderError names `what` and the broken rule. Linear in `len(raw)`."""
+    hook = dict if Leniency.DUPLICATE_KEYS in lenient else _unique
     _check_size(raw, what, max_depth, max_values)
     try:
         text = raw.decode("utf-8")
-        value: object = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        value: object = json.loads(text, object_pairs_hook=hook, parse_constant=_no_constant)
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate cannot be encoded
     except UnicodeError as error:
@@ -67,7 +77,7 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(result) != len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {twice!r} occurs twice in one object")
+        raise ValueError(f"the key {twice!r} occurs twice in one object; {remedy(Leniency.DUPLICATE_KEYS)}")
     return result
 
 
