@@ -25,7 +25,7 @@ import numpy as np
 from aie_tensor import Ledger, MemoryPool, NaivePool
 from aie_tensor.memory.replay import Allocator, FromNaive, FromNumpy, FromPool, FromSystem, Replay, replay
 from aie_tensor.memory.rounding import MODELS, POLICIES, waste
-from aie_tensor.memory.system import reserve_zeroed
+from aie_tensor.memory.host import reserve_zeroed
 
 KIB, MIB = 1 << 10, 1 << 20
 PAGE = 4096

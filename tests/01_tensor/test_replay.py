@@ -8,6 +8,11 @@ from aie_tensor.memory.replay import FromNaive, FromNumpy, FromPool, FromSystem,
 KIB = 1024
 
 
+def unsegmented() -> MemoryPool:
+    """A pool that takes a block at a time from the system."""
+    return MemoryPool(segment_bytes=16 * KIB)
+
+
 def ticking() -> float:
     return float(next(_ticks))
 
@@ -16,7 +21,7 @@ _ticks = itertools.count()
 
 
 def test_equal_sizes_are_reused_by_both_pools() -> None:
-    for allocator in (FromNaive(), FromPool(MemoryPool())):
+    for allocator in (FromNaive(), FromPool(unsegmented())):
         cost = replay([8 * KIB] * 10, allocator, window=2, clock=ticking)
         assert cost.reuse == 0.8
         assert cost.peak_requested_bytes == cost.peak_reserved_bytes == 16 * KIB
@@ -25,9 +30,14 @@ def test_equal_sizes_are_reused_by_both_pools() -> None:
 def test_the_naive_pool_hoards_where_sizes_never_repeat() -> None:
     sizes = [8 * KIB - number for number in range(20)]
     naive = replay(sizes, FromNaive(), window=2, clock=ticking)
-    pooled = replay(sizes, FromPool(MemoryPool()), window=2, clock=ticking)
+    pooled = replay(sizes, FromPool(unsegmented()), window=2, clock=ticking)
     assert (naive.reuse, naive.peak_reserved_bytes) == (0, sum(sizes))
     assert (pooled.reuse, pooled.peak_reserved_bytes) == (0.9, 16 * KIB)
+
+
+def test_small_blocks_come_from_a_segment_that_serves_many() -> None:
+    cost = replay([8 * KIB] * 10, FromPool(MemoryPool(segment_bytes=64 * KIB)), window=2, clock=ticking)
+    assert (cost.reuse, cost.peak_reserved_bytes) == (0.9, 64 * KIB)  # the system was asked once
 
 
 def test_times_are_medians_of_the_clock() -> None:

@@ -14,9 +14,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from aie_tensor.memory.host import reserve_zeroed
 from aie_tensor.memory.naive import NaivePool
 from aie_tensor.memory.pool import MemoryPool
-from aie_tensor.memory.system import reserve_zeroed
 
 __all__ = ["Allocator", "FromNaive", "FromNumpy", "FromPool", "FromSystem", "Loan", "Replay", "replay"]
 

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from aie_tensor.memory.system import SizeClasses, page_rounded
+from aie_tensor.memory.classes import SizeClasses
+from aie_tensor.memory.host import page_rounded
 
 __all__ = [
     "GPT2",
