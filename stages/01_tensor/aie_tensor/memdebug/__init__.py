@@ -3,7 +3,11 @@
 Nothing here runs while a server serves, except to take a snapshot when somebody asks for one.
 """
 
+from aie_tensor.memdebug.exports import collapsed_stacks, memory_viz, perfetto
 from aie_tensor.memdebug.growth import Growth, Totals, diff, keeps_growing, totals
+from aie_tensor.memdebug.log import LOG_VERSION, AllocationLog, LoggedEvent, iter_log, logged, read_log
+from aie_tensor.memdebug.recorded import RecordedEvent
+from aie_tensor.memdebug.report import render, render_diff, render_growth
 from aie_tensor.memdebug.snapshot import (
     SNAPSHOT_VERSION,
     HeldGroup,
@@ -15,14 +19,27 @@ from aie_tensor.memdebug.snapshot import (
 from aie_tensor.memdebug.taking import take_snapshot
 
 __all__ = [
+    "LOG_VERSION",
     "SNAPSHOT_VERSION",
+    "AllocationLog",
     "Growth",
     "HeldGroup",
+    "LoggedEvent",
     "MemorySnapshot",
+    "RecordedEvent",
     "Totals",
+    "collapsed_stacks",
     "diff",
+    "iter_log",
     "keeps_growing",
     "load_snapshot",
+    "logged",
+    "memory_viz",
+    "perfetto",
+    "read_log",
+    "render",
+    "render_diff",
+    "render_growth",
     "save_snapshot",
     "snapshot_from_json",
     "take_snapshot",

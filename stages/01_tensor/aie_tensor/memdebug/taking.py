@@ -3,16 +3,15 @@
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import psutil
 
 from aie_tensor.memdebug.snapshot import SNAPSHOT_VERSION, HeldGroup, MemorySnapshot
 from aie_tensor.memory.ledger import Ledger, LedgerEntry
-from aie_tensor.memory.state import PoolState
+from aie_tensor.memory.pool import MemoryPool
 from aie_tensor.stacks import Frame
 
-__all__ = ["AGE_LIMITS", "WatchedPool", "take_snapshot"]
+__all__ = ["AGE_LIMITS", "take_snapshot"]
 
 # Upper ends of the age histogram. Requests live for seconds, caches for minutes, weights for as long as the process.
 AGE_LIMITS: tuple[tuple[float, str], ...] = (
@@ -28,14 +27,8 @@ MAX_REQUESTS_NAMED = 3
 _Key = tuple[str, str, str, str, tuple[Frame, ...]]
 
 
-class WatchedPool(Protocol):
-    """What a snapshot needs of a pool: `MemoryPool` has it."""
-
-    def state(self) -> PoolState: ...
-
-
 def take_snapshot(
-    pools: Sequence[WatchedPool],
+    pools: Sequence[MemoryPool],
     ledger: Ledger,
     *,
     process: str,
@@ -45,7 +38,7 @@ def take_snapshot(
     clock: Callable[[], float] = time.time,
 ) -> MemorySnapshot:
     """What `pools` hold now, and for whom. `num_requests` where another than the ledger counts them; `rss_bytes` where
-    the memory is another process's; `device_bytes` is what the driver says that this process uses of each device.
+    the memory is another process's; `device_bytes` where the pools' upstreams cannot tell what it uses of each device.
 
     Each pool is consistent in itself; the ledger is read a moment later, so that under traffic a block may be seen in
     one of the two only.
@@ -64,8 +57,14 @@ def take_snapshot(
         ages=_ages(held),
         rss_bytes=psutil.Process().memory_info().rss if rss_bytes is None else rss_bytes,
         num_lost=ledger.num_lost,
-        device_bytes=tuple(sorted((device_bytes or {}).items())),
+        device_bytes=tuple(sorted((_device_bytes(pools) if device_bytes is None else device_bytes).items())),
     )
+
+
+def _device_bytes(pools: Sequence[MemoryPool]) -> dict[str, int]:
+    """What the driver says that this process uses of each device that a pool is on. The host's figure is RSS."""
+    used = {pool.device: pool.upstream.process_bytes() for pool in pools if pool.device != "cpu"}
+    return {device: nbytes for device, nbytes in used.items() if nbytes is not None}
 
 
 def _grouped(held: Sequence[LedgerEntry]) -> tuple[HeldGroup, ...]:
