@@ -12,7 +12,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from aie.console import check_writable, pull_progress, write_json
-from aie.memdebug import leaks
 from aie_engine import EnvironmentLacksError, run_program
 
 MODULE = [sys.executable, "-m", "aie"]
@@ -143,44 +142,6 @@ def test_json_keeps_links_and_leaves_nothing_beside(tmp_path):
         check_writable(tmp_path / "real")
     check_writable(tmp_path / "new" / "y.json")
     assert list((tmp_path / "new").iterdir()) == []
-
-
-def test_memdebug_is_clean_and_counts_every_ending(run, tiny_gguf, tmp_path):
-    code, out, _ = run("memdebug", tiny_gguf, "--kernels", "numpy", "--json", tmp_path / "m.json")
-    assert (code, "No leak" in out) == (0, True)
-    report = json.loads((tmp_path / "m.json").read_text())
-    assert sum(report["endings"].values()) == 24
-    assert "None" not in report["endings"]
-    assert report["leaks"] == []
-
-
-def test_memdebug_finds_blocks_that_cancelled_requests_keep(tiny_gguf, monkeypatch, capsys):
-    import typer
-
-    from aie.memdebug import memdebug
-    from aie_scheduler.blocks import BlockAllocator
-
-    free, calls = BlockAllocator.free, []
-
-    def leaky(self, *arguments, **options):
-        calls.append(1)
-        if len(calls) != 7:  # one request of the traffic never gives its blocks back
-            return free(self, *arguments, **options)
-        return None
-
-    monkeypatch.setattr(BlockAllocator, "free", leaky)
-    with pytest.raises(typer.Exit) as caught:
-        memdebug(model=str(tiny_gguf), requests=24, seed=0, url=None, drill=None, kernels="numpy", json_path=None)
-    out = capsys.readouterr().out
-    assert caught.value.exit_code == 1
-    assert "LEAKED" in out
-    assert "continuous.py:" in out.partition("LEAKED")[2]  # where the blocks were taken
-
-
-def test_what_was_held_before_is_no_leak():
-    entry = {"owner": "kv_block r1", "stack": ["a.py:1 f"], "nbytes": 4}
-    assert leaks([entry], [entry]) == {}
-    assert leaks([], [entry]) == {("kv_block", ("a.py:1 f",)): (1, 4)}
 
 
 class _Slow(BaseHTTPRequestHandler):

@@ -1,0 +1,90 @@
+"""From snapshots to a verdict: what leaks, what only grew once, and whether that fails the run.
+
+Held is not leaked. Two things are a leak: memory that belongs to a request although no request is open, and memory that
+grew between each pair of marks after the warm-up (three points; two make no trend). The rest of what grew is shown and
+fails only against a limit that the person gave.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aie_tensor.memdebug import diff, keeps_growing, totals
+
+if TYPE_CHECKING:
+    from aie_tensor.memdebug import Growth, HeldGroup, MemorySnapshot, Totals
+
+__all__ = ["Marks", "Verdict", "judge"]
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Snapshots of an engine with no request open."""
+
+    start: "MemorySnapshot"  # before any traffic
+    baseline: "MemorySnapshot"  # after the warm-up
+    middle: "MemorySnapshot"
+    end: "MemorySnapshot"
+
+    def after_warm_up(self) -> "tuple[MemorySnapshot, MemorySnapshot, MemorySnapshot]":
+        return self.baseline, self.middle, self.end
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the marks show. Bytes."""
+
+    leaks: "tuple[Growth, ...]"
+    grown: "tuple[Growth, ...]"  # more than at the baseline, but no leak by the rules above
+    change: "Totals"  # from the baseline to the end
+    rss_share: float | None  # growth of resident memory after the warm-up as a part of it; None: size unknown
+    over_limit: tuple[str, ...]  # what grew beyond the limit, in words
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.leaks or self.over_limit)
+
+
+def judge(marks: Marks, *, limit_bytes: int | None, is_idle: bool = True) -> Verdict:
+    """`is_idle`: False where other people's requests may have been open at the marks, so that memory of a request is no
+    leak by itself."""
+    leaks = {_key(change.group): change for change in keeps_growing(marks.after_warm_up())}
+    if is_idle:
+        for change in _of_requests(marks):
+            leaks.setdefault(_key(change.group), change)
+    grown = [
+        change
+        for change in diff(marks.baseline, marks.end)
+        if (change.nbytes > 0 or change.count > 0) and _key(change.group) not in leaks
+    ]
+    change = totals(marks.baseline, marks.end)
+    rss = marks.baseline.rss_bytes
+    return Verdict(
+        leaks=tuple(sorted(leaks.values(), key=lambda leak: -leak.nbytes)),
+        grown=tuple(grown),
+        change=change,
+        rss_share=change.rss_bytes / rss if rss > 0 else None,
+        over_limit=() if limit_bytes is None else tuple(_over(limit_bytes, change, marks.after_warm_up())),
+    )
+
+
+def _of_requests(marks: Marks) -> "list[Growth]":
+    """Groups that requests still hold, although none is open; those of the warm-up too."""
+    return [change for change in diff(marks.start, marks.end) if change.group.requests and change.count > 0]
+
+
+def _over(limit_bytes: int, change: "Totals", marks: "Sequence[MemorySnapshot]") -> list[str]:
+    from aie.console import format_bytes
+
+    found = []
+    if change.live_bytes > limit_bytes:
+        found.append(f"live memory of the pools grew by {format_bytes(change.live_bytes)}")
+    rises = all(a.rss_bytes < b.rss_bytes for a, b in itertools.pairwise(marks))
+    if change.rss_bytes > limit_bytes and rises:
+        found.append(f"resident memory (RSS) grew by {format_bytes(change.rss_bytes)}, and in each half of the run")
+    return found
+
+
+def _key(group: "HeldGroup") -> tuple[object, ...]:
+    return group.what, group.model, group.worker, group.stage, group.stack
