@@ -4,6 +4,7 @@ import itertools
 import json
 import threading
 from collections import Counter
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -158,6 +159,16 @@ def test_what_a_request_still_holds_fails_the_run(server, capsys):
         module._SETTLE_S = module_settle
     out = capsys.readouterr().out
     assert "LEAKED" in out and "r-812" in out
+
+
+def test_ledger_that_is_off_can_be_looked_at_but_names_no_leak(server, capsys):
+    off = json.dumps({"m": replace(taken(), sample_every=0).to_json() | {"hint": "..."}}).encode()
+    server.answer = lambda path: (200, off)
+    assert look_or_run(server.url, None, None, None, Outputs()) is True
+    assert "aie serve --memdebug" in capsys.readouterr().err
+    with pytest.raises(InvalidInputError, match="aie serve --memdebug"):
+        look_or_run(server.url, None, None, Load(4, 2, Mix()), Outputs())
+    assert server.posts == []
 
 
 def test_several_models(server):

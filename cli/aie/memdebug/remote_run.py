@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["HttpRequest", "http_plan", "look_or_run", "mark_remote_run", "settled"]
 
 _PATH = "/v1/chat/completions"
+_SERVE = "`aie serve --memdebug`"
 _TIMEOUT_S = 120.0
 _SETTLE_S = 5.0
 _LOOK_EVERY_S = 0.2
@@ -71,12 +72,16 @@ def look_or_run(url: str, model: str | None, api_key: str | None, load: Load | N
     if load is None:
         for name, snapshot in found.items():
             print(f"{name}\n{screen(snapshot)}")
+        if not all(snapshot.sample_every for snapshot in found.values()):
+            note(f"The server's ledger is off, so nobody knows which line holds what; start it with {_SERVE}.")
         outputs.write_snapshots(list(found.values()))
         outputs.write_report({name: snapshot.to_json() for name, snapshot in found.items()})
         return True
     if len(found) > 1:
         raise InvalidInputError(f"{url} serves {', '.join(found)}; name the MODEL that the requests are for.")
-    (name,) = found
+    ((name, first),) = found.items()
+    if not first.sample_every:
+        raise InvalidInputError(f"The ledger of {url} is off, so no leak could be named; start it with {_SERVE}.")
     marks, endings, was_idle = mark_remote_run(url, name, api_key, load)
     print_endings(endings)
     verdict = judge(marks, limit_bytes=load.limit_bytes, is_idle=was_idle)

@@ -20,7 +20,9 @@ from aie.memdebug.outputs import Outputs
 from aie.memdebug.show import growth_json, print_growth, screen
 from aie_engine import InvalidInputError
 from aie_tensor import Allocation, Ledger, MemoryPool, Tensor
-from aie_tensor.memdebug import Growth, MemorySnapshot, cycles, holders, take_snapshot, watch_pools
+from aie_tensor.memdebug import Growth, MemorySnapshot, take_snapshot
+from aie_tensor.memdebug.holders import cycles, holders
+from aie_tensor.memory.watching import watch_pools
 
 if TYPE_CHECKING:
     from aie_tensor import LedgerEntry
@@ -46,6 +48,7 @@ def run_script(program: Path, arguments: Sequence[str], outputs: Outputs) -> int
         try:
             with watch_pools(pools.watch):
                 module, ended = _execute(program, code, arguments)
+            gc.unfreeze()  # an engine in the program put what it loaded out of the collector's sight
             gc.collect()
             snapshot = take_snapshot(pools.all, pools.ledger(), process=program.name)
             # In the order in which a person asks: did it end well, what is held, by which line, by whom.

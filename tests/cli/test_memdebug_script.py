@@ -1,0 +1,136 @@
+"""`aie memdebug -- script.py`: the program runs as Python would run it, and what it holds at its end is named."""
+
+import json
+import sys
+
+import pytest
+
+from aie.memdebug.outputs import Outputs
+from aie.memdebug.script import run_script
+from aie_engine import InvalidInputError
+
+CLEAN = """
+import sys
+from aie_tensor import MemoryPool
+def main():
+    pool = MemoryPool()
+    with pool.allocate(5000, owner="scratch"):
+        assert __name__ == "__main__" and sys.argv[1:] == ["--epochs", "3"]
+    print("done", sys.argv[0].endswith("clean.py"))
+if __name__ == "__main__":
+    main()
+"""
+LEAKY = """
+from aie_tensor import MemoryPool
+POOL = MemoryPool()
+SEEN = {}
+def remember(key):
+    SEEN[key] = POOL.allocate(3000, owner="hidden layer")
+for key in "abc":
+    remember(key)
+"""
+FAILING = """
+from aie_tensor import MemoryPool
+POOL = MemoryPool()
+def work():
+    buffer = POOL.allocate(3000, owner="buffer")
+    raise ValueError("on purpose")
+work()
+"""
+CYCLE = """
+from aie_tensor import MemoryPool
+import gc
+gc.disable()
+POOL = MemoryPool()
+class Call:
+    pass
+call = Call()
+call.me, call.buffer = call, POOL.allocate(3000, owner="buffer")
+del call
+"""
+
+
+@pytest.fixture
+def run(tmp_path, capsys):
+    """`aie memdebug --json … -- NAME ARGUMENTS`: (exit code, standard output, standard error, report)."""
+
+    def call(name, text, *arguments):
+        (tmp_path / name).write_text(text)
+        report = tmp_path / "report.json"
+        before = sys.argv[:], sys.path[:], sys.modules["__main__"]
+        code = run_script(tmp_path / name, arguments, Outputs(json_path=report))
+        assert before == (sys.argv, sys.path, sys.modules["__main__"])
+        return code, *capsys.readouterr(), json.loads(report.read_text())
+
+    return call
+
+
+def test_clean_program(run):
+    code, out, err, report = run("clean.py", CLEAN, "--epochs", "3")
+    assert (code, report["leaks"], err) == (0, [], "")
+    assert "done True" in out and "No leak" in out
+
+
+def test_what_globals_hold_is_named_with_line_owner_and_holder(run):
+    code, out, _, report = run("leaky.py", LEAKY)
+    (leak,) = report["leaks"]
+    assert code == 1
+    assert (leak["what"], leak["count"], leak["bytes"]) == ("hidden layer", 3, 9000)
+    assert "leaky.py:6 in remember" in leak["stack"][0]
+    assert "leaky.py:6" in out and "STILL HELD" in out
+    assert any("SEEN" in line for line in report["held_by"]), report["held_by"]
+
+
+def test_own_error_is_shown_as_python_would_and_its_locals_are_not_a_leak(run):
+    code, out, err, report = run("failing.py", FAILING)
+    assert (code, report["leaks"], report["exit_code"]) == (1, [], 1)
+    assert err.startswith("Traceback (most recent call last):\n")
+    assert "ValueError: on purpose" in err and "script.py" not in err.replace("failing.py", "")
+    assert "No leak" in out and "dropped without a release" in out
+
+
+def test_garbage_in_a_cycle_is_collected_before_the_report(run):
+    assert run("cycle.py", CYCLE)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [
+        ("sys.exit()", 0),
+        ("sys.exit(0)", 0),
+        ("sys.exit(7)", 7),
+        ("sys.exit('bad')", 1),
+        ("raise KeyboardInterrupt", 130),
+    ],
+)
+def test_exit_code_is_the_programs(run, ending, code):
+    got, _, err, _ = run("exits.py", f"import sys\n{ending}\n")
+    assert got == code
+    assert "Traceback" not in err
+    assert ("bad" in err) == ("bad" in ending)
+
+
+def test_leak_never_hides_the_programs_own_exit_code(run):
+    assert run("both.py", LEAKY + "import sys\nsys.exit(9)\n")[0] == 9
+
+
+def test_program_without_a_pool_or_that_is_none(run, tmp_path):
+    code, out, *_ = run("plain.py", "print('hi')")
+    assert (code, "no memory pool" in out) == (0, True)
+    with pytest.raises(InvalidInputError, match="cannot be read"):
+        run_script(tmp_path / "missing.py", [], Outputs())
+    for text in ("def (:\n", "\0"):
+        (tmp_path / "bad.py").write_text(text)
+        with pytest.raises(InvalidInputError, match="not a Python program"):
+            run_script(tmp_path / "bad.py", [], Outputs())
+
+
+def test_exports(tmp_path, capsys):
+    (tmp_path / "leaky.py").write_text(LEAKY)
+    names = ("snapshot", "flamegraph", "memory_viz", "perfetto", "record")
+    outputs = Outputs(**{name: tmp_path / name for name in names})
+    outputs.check()
+    assert run_script(tmp_path / "leaky.py", [], outputs) == 1
+    assert all((tmp_path / name).stat().st_size > 0 for name in names)
+    assert "remember" in (tmp_path / "flamegraph").read_text()
+    assert json.loads((tmp_path / "perfetto").read_text())
