@@ -15,13 +15,13 @@ __all__ = ["block_map", "cells"]
 
 _MAX_CLASSES = 12
 _MAX_HOLDERS = 4
-_LEGEND = "█ in use  ▓ more than half  ░ half or less  ∙ free  ▒ pending"
+_LEGEND = "█ in use  ▓ most  ░ some  ∙ free  ▒ pending"
 
 
 def block_map(pool: PoolState, style: Style) -> list[str]:
     """The lines of one pool; none for a pool that holds nothing."""
     lines = [*_class_lines(pool, style), *_exact_lines(pool, style), *_slab_lines(pool.slabs, style)]
-    return [f"  blocks, by address        {_LEGEND}", *lines] if lines else []
+    return [f"  blocks by address: {_LEGEND}", *lines] if lines else []
 
 
 def cells(states: Sequence[str], num_cells: int) -> str:
@@ -100,7 +100,7 @@ def _slab_lines(slabs: Sequence[SlabState], style: Style) -> list[str]:
             f"{format_bytes(slab.block_bytes)} in use ({share})"
         )
         held = Counter(used.values()).most_common()
-        who = _some([f"{holder} {count:,}" for holder, count in held], style.width - 30)
+        who = _some([f"{count:,} {holder}" for holder, count in held], style.width - 30)
         lines.append(f"  {'':>9}  {slab.owner or 'unnamed'}: {who or 'nobody holds a block'}")
     return lines
 

@@ -24,7 +24,7 @@ MAX_FRAMES = 3
 def render(snapshot: MemorySnapshot, width: int = 100, unicode: bool = True) -> str:
     """The screen for one moment. `width` in characters, at least 60; `unicode` False for plain ASCII."""
     style = Style(max(width, 60), unicode)
-    lines = [_title(snapshot)]
+    lines = style.wrap(_title(snapshot), "")
     for pool in snapshot.pools:
         lines += ["", *_pool(pool, style)]
     lines += ["", *outside(snapshot, style), "", *_held(snapshot, style)]
@@ -35,9 +35,13 @@ def render_diff(before: MemorySnapshot, after: MemorySnapshot, width: int = 100,
     """What changed between two moments: the process's figures, then the groups that grew, then those that shrank."""
     style = Style(max(width, 60), unicode)
     change = totals(before, after)
-    lines = [f"From {_moment(before)} to {_moment(after)}: {change.num_requests:,} requests of {after.process} ended"]
+    title = (
+        f"Memory of {after.process} from {_moment(before)} to {_moment(after)}: {change.num_requests:,} requests ended"
+    )
+    lines = style.wrap(title, "")
     if before.pid != after.pid or change.num_requests < 0:
-        lines.append("  These are two processes, or the order is wrong: what differs between them is no growth.")
+        text = "These are two processes, or the order is wrong: what differs between them is no growth."
+        lines += style.wrap(text, "  ")
     lines += ["", *_totals(change), "", *_groups_that_changed(diff(before, after), style)]
     return style.fit(lines)
 
@@ -85,7 +89,7 @@ def _bars(pool: PoolState, style: Style) -> list[str]:
     small = 10 * now.reserved_bytes < pool.capacity_bytes
     scale = (now.reserved_bytes if small else pool.capacity_bytes) or 1
     rows = [
-        ("capacity", pool.capacity_bytes, "the most it may take" + (" (bar not to scale)" if small else "")),
+        ("capacity", pool.capacity_bytes, "the most it may take" if not small else "at most (bar not to scale)"),
         ("reserved", now.reserved_bytes, "taken from the system, not returned"),
         ("live", now.live_bytes, "blocks that somebody holds"),
         ("requested", now.requested_bytes, "what their holders asked for"),
@@ -132,7 +136,7 @@ def _counters(pool: PoolState, style: Style) -> list[str]:
 
 def _held(snapshot: MemorySnapshot, style: Style) -> list[str]:
     if not snapshot.sample_every and not snapshot.groups:
-        return ["Who holds it: unknown, since the ledger is off. It costs little to switch on, and names every line."]
+        return style.wrap("Who holds it: unknown, since the ledger is off. Switched on, it names every line.", "")
     count = sum(group.count for group in snapshot.groups)
     lines = [f"Who holds it: {count:,} things that {len(snapshot.groups):,} call stacks asked for"]
     if snapshot.num_lost:
@@ -211,7 +215,7 @@ def _totals(change: Totals) -> list[str]:
     rows = [
         ("requested", change.requested_bytes, "what holders asked for"),
         ("live", change.live_bytes, "blocks that somebody holds"),
-        ("reserved", change.reserved_bytes, "taken from the system, not returned"),
+        ("reserved", change.reserved_bytes, "taken from the system"),
         ("mapped", change.mapped_bytes, "files of others"),
         ("RSS", change.rss_bytes, "all pages in memory"),
     ]
