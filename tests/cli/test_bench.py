@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from aie.bench.client import Endpoint, Outcome, send_streaming
+from aie.bench.client import HUNG_UP, Endpoint, Outcome, send_streaming
 from aie.bench.load import LevelResult, Sampler, run_level
 from aie.bench.report import percentile, summarize
 from aie.bench.target import reach
@@ -219,3 +219,11 @@ def test_unreachable_server_is_one_sentence(server):
         reach(f"http://127.0.0.1:{server.endpoint.port}", None, None)
     server.gets["/v1/models"] = b'{"data": [{"id": "first"}, {"id": "second"}]}'
     assert reach(f"http://127.0.0.1:{server.endpoint.port}", None, None).model == "first"
+
+
+@pytest.mark.parametrize(("after", "num_events"), [(0, 0), (1, 1), (3, 3)])
+def test_client_that_hangs_up(server, after, num_events):
+    sending = send_streaming(server.endpoint, "/v1/completions", {}, timeout_s=30, hang_up_after=after)
+    outcome = asyncio.run(sending)
+    assert outcome.error == HUNG_UP
+    assert (outcome.first_token_s is not None) == (num_events > 0)

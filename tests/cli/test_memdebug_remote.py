@@ -64,7 +64,7 @@ def server():
                 return
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n')
+            self.wfile.write(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n' * 4)
             if body["max_tokens"] < 64:
                 self.wfile.write(b"data: [DONE]\n\n")
             else:

@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 
 from aie_engine import InvalidInputError
 
-__all__ = ["Endpoint", "Outcome", "get_text", "send_streaming"]
+__all__ = ["HUNG_UP", "Endpoint", "Outcome", "get_text", "send_streaming"]
 
+HUNG_UP = "hung up, as asked"
 _MAX_HEADER_BYTES = 64 * 1024
 
 
@@ -76,12 +77,15 @@ class Outcome:
         return (self.last_token_s - self.first_token_s) / (self.num_output_tokens - 1)
 
 
-async def send_streaming(endpoint: Endpoint, path: str, body: dict[str, object], *, timeout_s: float) -> Outcome:
-    """Sends `body` and reads the stream to its end. Never raises for what a server does: it goes into `error`."""
+async def send_streaming(
+    endpoint: Endpoint, path: str, body: dict[str, object], *, timeout_s: float, hang_up_after: int | None = None
+) -> Outcome:
+    """Sends `body` and reads the stream to its end, or closes the connection after so many events. Never raises for
+    what a server does: it goes into `error`."""
     outcome = Outcome(sent_s=time.perf_counter())
     try:
         async with asyncio.timeout(timeout_s):
-            await _exchange(endpoint, path, json.dumps(body).encode(), outcome)
+            await _exchange(endpoint, path, json.dumps(body).encode(), outcome, hang_up_after)
     except TimeoutError:
         outcome.error = f"no complete answer within {timeout_s:g} s"
     except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
@@ -105,21 +109,32 @@ async def get_text(endpoint: Endpoint, path: str, *, timeout_s: float = 5.0) -> 
             writer.close()
 
 
-async def _exchange(endpoint: Endpoint, path: str, body: bytes, outcome: Outcome) -> None:
+async def _exchange(
+    endpoint: Endpoint, path: str, body: bytes, outcome: Outcome, hang_up_after: int | None = None
+) -> None:
     reader, writer = await _connect(endpoint)
     try:
         writer.write(_head(endpoint, "POST", path, len(body)) + body)
+        if hang_up_after == 0:
+            await writer.drain()
+            outcome.error = HUNG_UP
+            return
         outcome.status, headers = await _read_head(reader)
         if outcome.status != 200:
             text = b"".join([chunk async for chunk in _body(reader, headers)])
             outcome.error = f"HTTP {outcome.status}: {_error_message(text)}"
             return
         done = False
+        num_events = 0
         async for event in _events(_body(reader, headers)):
             if event == b"[DONE]":
                 done = True
                 continue
             _take_event(json.loads(event), outcome)
+            num_events += 1
+            if num_events == hang_up_after:
+                outcome.error = HUNG_UP
+                return
         if not done and outcome.error is None:
             outcome.error = "the stream was cut off"
     finally:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aie.bench.client import Endpoint, Outcome, send_streaming
+from aie.bench.client import HUNG_UP, Endpoint, Outcome, send_streaming
 from aie.console import note
 from aie.memdebug.load import Load, report
 from aie.memdebug.outputs import Outputs
@@ -39,11 +39,11 @@ _WORDS = ("memory", "comes", "and", "goes", "but", "what", "never", "comes", "ba
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """One request to send. `patience_s`: the client hangs up after so long."""
+    """One request to send. `hang_up_after`: the client goes away after so many events; 0: when it has sent all."""
 
     ending: str
     body: Mapping[str, object]
-    patience_s: float | None = None
+    hang_up_after: int | None = None
 
 
 def http_plan(mix: Mix, model: str) -> Iterator[HttpRequest]:
@@ -59,7 +59,7 @@ def http_plan(mix: Mix, model: str) -> Iterator[HttpRequest]:
             "temperature": 0, "ignore_eos": True, "stream": True,
         }  # fmt: skip
         if kind == "cancel":
-            yield HttpRequest("hung up", {**body, "max_tokens": 64}, draw.uniform(0.005, 0.3))
+            yield HttpRequest("hung up", {**body, "max_tokens": 64}, draw.randint(0, 4))
         elif kind == "fail":
             yield HttpRequest("refused", {**body, **next(faults)})
         else:
@@ -142,8 +142,8 @@ async def _send(
 
     async def client() -> None:
         for request in planned:
-            patience_s = request.patience_s or _TIMEOUT_S
-            outcome = await send_streaming(endpoint, _PATH, dict(request.body), timeout_s=patience_s)
+            body, hang_up_after = dict(request.body), request.hang_up_after
+            outcome = await send_streaming(endpoint, _PATH, body, timeout_s=_TIMEOUT_S, hang_up_after=hang_up_after)
             endings[_ending(request, outcome)] += 1
             on_done()
 
@@ -152,12 +152,12 @@ async def _send(
 
 
 def _ending(request: HttpRequest, outcome: Outcome) -> str:
-    if outcome.status == 0 and request.patience_s is None:
+    if outcome.error == HUNG_UP:
+        return "hung up"
+    if outcome.status == 0:
         raise EnvironmentLacksError(f"The server stopped answering: {outcome.error}.")
     if outcome.status in (401, 403):
         raise EnvironmentLacksError(f"The server does not let us in: {outcome.error}.")
-    if request.patience_s is not None and outcome.error is not None and outcome.status in (0, 200):
-        return "hung up"
     if outcome.status == 200:
         # An answer may be empty: the model's text is not what is looked at here.
         return "answered" if outcome.error in (None, "the answer had no text") else f"error ({outcome.error})"
