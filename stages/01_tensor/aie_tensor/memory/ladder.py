@@ -6,20 +6,17 @@ The last step is to refuse one request. It is never to end the process: the othe
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from aie_tensor.memory.oom import Tried, out_of_memory
+from aie_tensor.memory.owner import Owner
+from aie_tensor.memory.streams import Stream
 
 if TYPE_CHECKING:
+    from aie_tensor.memory.allocation import Allocation
     from aie_tensor.memory.pool import MemoryPool
 
-__all__ = ["LADDER", "Rung", "Step"]
-
-
-class Rung(NamedTuple):
-    """A step that was tried and did not help, with what was there after it."""
-
-    name: str
-    reserved_bytes: int
-    cached_bytes: int
+__all__ = ["LADDER", "Step", "climb"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +61,37 @@ LADDER = (
     Step("wait for streams", _wait_for_streams, larger=True),
     Step("collect garbage and return every cached segment", _collect_garbage, larger=True),
 )
+
+
+def climb(
+    pool: "MemoryPool",
+    block_bytes: int,
+    size_class: int | None,
+    nbytes: int,
+    owner: str | Owner,
+    stream: Stream | None,
+) -> "Allocation":
+    """A block of `block_bytes` that no free list had. Called without the lock, and relieves without it: waiting for
+    streams takes time, and collecting garbage runs foreign code that may wait for another thread. OutOfMemoryError.
+    """
+    store = pool.store
+    tried: list[Tried] = []
+    hopeless = pool.budget_bytes is not None and block_bytes > pool.budget_bytes  # then the cache stays as it is
+    for step in () if hopeless else LADDER:
+        step.relieve(pool, block_bytes)
+        with pool.lock:
+            pool.settle_all()
+            block = store.take(size_class, stream) if tried and size_class is not None else None
+            reused = block is not None
+            if block is None:
+                room = None if pool.budget_bytes is None else pool.budget_bytes - store.reserved_bytes
+                block = store.reserve(size_class, block_bytes, room)
+            if block is None and step.larger and size_class is not None:
+                block = store.take_larger(size_class, stream)
+                reused = block is not None
+            if block is not None:
+                if size_class is not None:
+                    (pool.num_reuses if reused else pool.num_reserved)[size_class] += 1
+                return pool.hand_out(block, nbytes, owner, stream)
+            tried.append(Tried(step.name, store.reserved_bytes, pool.cached_bytes))
+    raise out_of_memory(pool, nbytes, block_bytes, Owner.of(owner), tried)

@@ -8,24 +8,31 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from aie_tensor.errors import OutOfMemoryError
 from aie_tensor.memory.inspecting import holders
-from aie_tensor.memory.ladder import Rung
 from aie_tensor.memory.owner import Owner
 from aie_tensor.memory.state import PoolStats
 
 if TYPE_CHECKING:
     from aie_tensor.memory.pool import MemoryPool
 
-__all__ = ["out_of_memory"]
+__all__ = ["Tried", "out_of_memory"]
 
 NUM_HOLDERS = 10
 
 
+class Tried(NamedTuple):
+    """A step of the ladder that did not help, with what was there after it."""
+
+    name: str
+    reserved_bytes: int
+    cached_bytes: int
+
+
 def out_of_memory(
-    pool: "MemoryPool", nbytes: int, block_bytes: int, owner: Owner, tried: Sequence[Rung]
+    pool: "MemoryPool", nbytes: int, block_bytes: int, owner: Owner, tried: Sequence[Tried]
 ) -> OutOfMemoryError:
     """The error to raise; the report is written when the pool has a file for it."""
     stats = pool.stats()
@@ -50,7 +57,7 @@ def _report(
     summary: str,
     block_bytes: int,
     top: Sequence[tuple[str, int, int]],
-    tried: Sequence[Rung],
+    tried: Sequence[Tried],
     advice: Sequence[str],
 ) -> str:
     steps = [f"  {s.name}: reserved {s.reserved_bytes:,}, cached {s.cached_bytes:,} after it" for s in tried]

@@ -4,6 +4,8 @@
 passed, the block belongs to nobody.
 """
 
+from collections.abc import Sequence
+
 from aie_tensor.memory.segments import Block
 from aie_tensor.memory.streams import Event
 
@@ -14,13 +16,13 @@ class PendingBlocks:
     """Used under the pool's lock."""
 
     def __init__(self) -> None:
-        self._events: dict[Block, list[Event]] = {}
+        self._events: dict[Block, Sequence[Event]] = {}
         self.nbytes = 0
 
     def __bool__(self) -> bool:
         return bool(self._events)
 
-    def add(self, block: Block, events: list[Event]) -> None:
+    def add(self, block: Block, events: Sequence[Event]) -> None:
         """Hold `block` back until `events` have passed."""
         block.use = "pending"
         self._events[block] = events

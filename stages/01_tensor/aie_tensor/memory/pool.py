@@ -32,9 +32,8 @@ from aie_tensor.memory.filling import Fill, Filler
 from aie_tensor.memory.history import RefHistory
 from aie_tensor.memory.host import HostUpstream
 from aie_tensor.memory.inspecting import pool_state
-from aie_tensor.memory.ladder import LADDER, Rung
+from aie_tensor.memory.ladder import climb
 from aie_tensor.memory.ledger import Ledger
-from aie_tensor.memory.oom import out_of_memory
 from aie_tensor.memory.owner import Owner
 from aie_tensor.memory.segments import Block
 from aie_tensor.memory.slab import BlockSlab
@@ -118,14 +117,14 @@ class MemoryPool:
             block = self.store.take(size_class, stream)
             if block is not None:
                 self.num_reuses[size_class] += 1
-                return self._hand_out(block, nbytes, owner, stream)
-        return self._grow(self.classes.sizes[size_class], size_class, nbytes, owner, stream)
+                return self.hand_out(block, nbytes, owner, stream)
+        return climb(self, self.classes.sizes[size_class], size_class, nbytes, owner, stream)
 
     def allocate_exact(self, nbytes: int, *, owner: str | Owner = "", stream: Stream | None = None) -> Allocation:
         """A block of its own, rounded to the upstream's granularity (a page), zeroed, on the host touched only when
         written; returned to the upstream when freed. Errors as `allocate`."""
         nbytes = checked_bytes(nbytes)
-        return self._grow(rounded_up(nbytes, self.upstream.granularity), None, nbytes, owner, stream)
+        return climb(self, rounded_up(nbytes, self.upstream.granularity), None, nbytes, owner, stream)
 
     def adopt(self, nbytes: int, *, owner: str | Owner) -> Adopted:
         """List memory of others, such as a mapped file: in the ledger and in `mapped_bytes`, never in `reserved_bytes`.
@@ -194,19 +193,22 @@ class MemoryPool:
         """Take `block` back if neither a reference nor a view is left. For `Allocation`; the caller holds the lock."""
         if block.references or block.views:
             return
+        simple = self._plain and block.stream is None and not block.used_on and block.size_class is not None
+        events = () if simple else self.store.events_behind(block)  # where a device fails here, the block stays live
         self._live_bytes -= block.nbytes
         self._requested -= block.requested_bytes
         self._num_live -= 1
         if block.recorded:
             block.recorded = False
             self.ledger.forget(block)
-        if self._plain and block.stream is None and not block.used_on and block.size_class is not None:
+        if simple:
+            assert block.size_class is not None
             block.use = "free"
             self.store.free.host[block.size_class][block] = None  # `store.retire` for the common case
         else:
             block.idle_since = self._num_allocations
-            if self.store.retire(block):
-                self._trim_after(block)
+            self.store.retire(block, events)
+            self._trim_by_policy()
 
     def settle_all(self) -> None:
         """Count what finalizers reported and which events passed since then. The caller holds the lock."""
@@ -224,11 +226,11 @@ class MemoryPool:
             self.adopted_bytes -= nbytes
             self.ledger.forget(key)
         if self.store.pending:
-            for block in self.store.settle_pending():
-                self._trim_after(block)
+            self.store.settle_pending()
+            self._trim_by_policy()
 
-    def _hand_out(self, block: Block, nbytes: int, owner: str | Owner, stream: Stream | None) -> Allocation:
-        """The caller holds the lock."""
+    def hand_out(self, block: Block, nbytes: int, owner: str | Owner, stream: Stream | None) -> Allocation:
+        """Make `block`, which is in no free list any more, the caller's. The lock is held."""
         block.use = "live"
         block.references = 1
         block.requested_bytes = nbytes
@@ -257,36 +259,10 @@ class MemoryPool:
             self._sweep()
         return Allocation(self, block, stack)
 
-    def _grow(
-        self, block_bytes: int, size_class: int | None, nbytes: int, owner: str | Owner, stream: Stream | None
-    ) -> Allocation:
-        """A block of `block_bytes` from the upstream, climbing the ladder: without the lock, since waiting for streams
-        takes time, and collecting garbage runs foreign code that may wait for another thread."""
-        tried: list[Rung] = []
-        hopeless = self.budget_bytes is not None and block_bytes > self.budget_bytes
-        for step in () if hopeless else LADDER:
-            step.relieve(self, block_bytes)
-            with self.lock:
-                self.settle_all()
-                block = self.store.take(size_class, stream) if tried and size_class is not None else None
-                reused = block is not None
-                if block is None:
-                    room = None if self.budget_bytes is None else self.budget_bytes - self.store.reserved_bytes
-                    block = self.store.reserve(size_class, block_bytes, room)
-                if block is None and step.larger and size_class is not None:
-                    block = self.store.take_larger(size_class, stream)
-                    reused = block is not None
-                if block is not None:
-                    if size_class is not None:
-                        (self.num_reuses if reused else self.num_reserved)[size_class] += 1
-                    return self._hand_out(block, nbytes, owner, stream)
-                tried.append(Rung(step.name, self.store.reserved_bytes, self.cached_bytes))
-        raise out_of_memory(self, nbytes, block_bytes, Owner.of(owner), tried)
-
-    def _trim_after(self, block: Block) -> None:
-        """Apply the policy to a block that became free. The caller holds the lock."""
+    def _trim_by_policy(self) -> None:
+        """After blocks became free. The caller holds the lock."""
         limit = self.policy.max_cached_bytes
-        if limit is not None and self.cached_bytes > limit and block.segment.idle():
+        if limit is not None and self.cached_bytes > limit:
             self.store.give_back(largest_idle(self.store.segments, self.cached_bytes - limit))
 
     def _sweep(self) -> None:

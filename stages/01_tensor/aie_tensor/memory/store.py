@@ -7,9 +7,9 @@
 The upper half (`pool.py`) counts references and bytes, and holds the lock around every call here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from aie_tensor.memory.classes import SizeClasses
+from aie_tensor.memory.classes import ALIGNMENT, SizeClasses
 from aie_tensor.memory.events import EventKind
 from aie_tensor.memory.filling import Filler
 from aie_tensor.memory.freelists import FreeLists
@@ -42,7 +42,10 @@ class BlockStore:
         """A free block of this class or the next that `stream` may use now. WriteAfterFreeError: it is free again."""
         lists = self.free.host if stream is None else self.free.of(stream)
         cached = lists[size_class] or lists[size_class + 1]
-        block = cached.popitem()[0] if cached else self.free.steal(size_class, stream)
+        try:
+            block = cached.popitem()[0] if cached else self.free.steal(size_class, stream)
+        except KeyError:  # making the pair that popitem returns started a collection, whose finalizers took the last
+            block = self.free.steal(size_class, stream)
         if block is not None and self.filler.active:
             self._check(block)
         return block
@@ -69,6 +72,7 @@ class BlockStore:
                 region = self.upstream.reserve(nbytes, zeroed=zeroed)
             except MemoryError:
                 continue
+            assert region.address % ALIGNMENT == 0, f"{self.upstream.device} gave address {region.address:#x}"
             segment = Segment(region, size_class, block_bytes)
             self.segments[segment] = None
             self.reserved_bytes += nbytes
@@ -81,26 +85,29 @@ class BlockStore:
             return segment.blocks[0]
         return None
 
-    def retire(self, block: Block) -> bool:
-        """`block` is held no longer. True when it is free now, False when it is pending or gone to the upstream."""
+    def events_behind(self, block: Block) -> list[Event]:
+        """What has to pass before `block` may be free. Notes in the block what has to before it changes streams."""
         events = [stream.record() for stream in block.used_on]
-        block.used_on = []
         if block.stream is not None:
             block.event = block.stream.record()
             if block.size_class is None or self.filler.active:
                 events.append(block.event)  # before the bytes are returned or filled, the work on them must be over
+        return events
+
+    def retire(self, block: Block, events: Sequence[Event]) -> None:
+        """`block` is held no longer."""
+        block.used_on = []
         if events:
             self.pending.add(block, events)
-            return False
-        return self._shelve(block)
+        else:
+            self._shelve(block)
 
-    def settle_pending(self) -> list[Block]:
-        """Free the blocks whose events have passed; those that are free now."""
-        done = self.pending.take_done()
-        if self.ledger.enabled:
-            for block in done:
+    def settle_pending(self) -> None:
+        """Free the blocks whose events have passed."""
+        for block in self.pending.take_done():
+            if self.ledger.enabled:
                 self.ledger.emit(EventKind.REUSABLE, block.address, 0, block.nbytes, block.stream_name, block.owner)
-        return [block for block in done if self._shelve(block)]
+            self._shelve(block)
 
     def events(self) -> list[Event]:
         """All that have to pass before every block outside of users' hands may be returned."""
@@ -111,22 +118,21 @@ class BlockStore:
         returned = 0
         for segment in segments:
             removed = [block for block in segment.blocks if self.free.remove(block)]
-            if len(removed) == len(segment.blocks):
+            if len(removed) == len(segment.blocks) and segment.idle():
                 self._return(segment)
                 returned += segment.nbytes
-            else:  # a finalizer that ran between two removals took one
+            else:  # a finalizer that ran in between took one
                 for block in removed:
                     self.free.add(block)
         return returned
 
-    def _shelve(self, block: Block) -> bool:
+    def _shelve(self, block: Block) -> None:
         """Nobody uses `block` and no stream touches it, except perhaps its own."""
         if block.size_class is None:
             self._return(block.segment)
-            return False
-        self.filler.on_free(block)
-        self.free.add(block)
-        return True
+        else:
+            self.filler.on_free(block)
+            self.free.add(block)
 
     def _check(self, block: Block) -> None:
         try:
