@@ -26,6 +26,7 @@ def load(
 
     from aie.assemble import find_model
     from aie_loader import fuse, load_model
+    from aie_loader.rendering import render_text
 
     console = Console()
     loaded = load_model(find_model(model))
@@ -66,7 +67,7 @@ def load(
             for name, weight in loaded.graph.weights.items():
                 print(f"{name}  {weight.dtype.name}  {'×'.join(map(str, weight.shape))}  {format_bytes(weight.nbytes)}")
         if graph:
-            print(fused.render())
+            print(render_text(fused))
         if json_path is not None:
             write_json(
                 json_path,

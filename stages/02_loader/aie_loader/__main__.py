@@ -19,6 +19,7 @@ from aie_loader.formats import open_gguf, open_safetensors, read_gguf_header
 from aie_loader.graph import Graph, Node
 from aie_loader.model import Model, load_model
 from aie_loader.passes import fuse
+from aie_loader.rendering import render_text
 from aie_loader.repository import resolve
 from aie_loader.tiny import write_tiny_gguf
 from aie_tensor import AieError, run_program
@@ -99,9 +100,9 @@ def show_graph(model: Model) -> None:
     """One layer of the graph, before and after fusion."""
     graph, fused = model.graph, fuse(model.graph)
     print(f"3. The graph: {len(graph.nodes)} operators, of which layer 0 (T tokens in the step)\n")
-    print(_clipped(graph.render(prefix="blk.0.")))
+    print(_clipped(render_text(graph, "blk.0.")))
     print(f"\n   The same layer after fusion; {len(fused.nodes)} operators in all\n")
-    print(_clipped(fused.render(prefix="blk.0.")))
+    print(_clipped(render_text(fused, "blk.0.")))
     print()
 
 

@@ -81,10 +81,6 @@ class Graph:
                 readers.setdefault(name, []).append(node)
         return readers
 
-    def render(self, prefix: str = "") -> str:
-        """The graph as text, one line per node in executable order; with `prefix`, only nodes whose names start so."""
-        return "\n".join(self._lines(prefix))
-
     def _checked_names(self) -> dict[str, Node]:
         by_name: dict[str, Node] = {}
         given = {*self.inputs, *self.weights}
@@ -102,25 +98,6 @@ class Graph:
                 raise MissingInputError(f"the graph's output {name!r} is produced by nothing")
         return by_name
 
-    def _lines(self, prefix: str) -> Iterator[str]:
-        if not prefix:
-            weight_bytes = sum(matrix.nbytes for matrix in self.weights.values())
-            yield f"graph of {len(self.nodes)} nodes, {len(self.weights)} weights ({weight_bytes:,} bytes)"
-            yield from (f"  input   {name} {_dims(self.shapes.get(name))}" for name in self.inputs)
-        order = [(index, node) for index, node in enumerate(self.sorted()) if node.name.startswith(prefix)]
-        width = max((len(node.name) for _, node in order), default=0)
-        for index, node in order:
-            arguments = ", ".join(self._argument(name) for name in node.inputs)
-            attrs = "".join(f" {key}={_short(value)}" for key, value in node.attrs.items())
-            shape = _dims(self.shapes.get(node.name))
-            yield f"  {index:>5}   {node.name:<{width}} {shape:<12} = {node.op}({arguments}){attrs}"
-        if not prefix:
-            yield from (f"  output  {name} {_dims(self.shapes.get(name))}" for name in self.outputs)
-
-    def _argument(self, name: str) -> str:
-        matrix = self.weights.get(name)
-        return name if matrix is None else f"{name}:{matrix.dtype.name}{_dims(matrix.shape)}"
-
 
 def _find_cycle(by_name: Mapping[str, Node], stuck: set[str]) -> list[str]:
     """Every stuck node has a stuck input, so a walk backwards must come round; the part that comes round is a cycle."""
@@ -132,15 +109,3 @@ def _find_cycle(by_name: Mapping[str, Node], stuck: set[str]) -> list[str]:
         walk.append(name)
         name = next(source for source in by_name[name].inputs if source in stuck)
     return walk[position[name] :][::-1]
-
-
-def _dims(shape: Shape | None) -> str:
-    return "[?]" if shape is None else f"[{', '.join(map(str, shape))}]"
-
-
-def _short(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, tuple) and len(value) > 3:
-        return f"({_short(value[0])}, …{len(value)})"
-    return str(value)

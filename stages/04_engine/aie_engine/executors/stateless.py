@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aie_engine.errors import UnsupportedOpError
-from aie_engine.executors.numpy_operators import OPERATORS
+from aie_loader.evaluation import EVALUATORS
 from aie_loader import Graph
 from aie_tensor import InvalidInputError
 
@@ -31,7 +31,7 @@ class StatelessExecutor:
         self._nodes = graph.sorted()
         self._expanded: dict[str, npt.NDArray[np.float32]] = {}
         for node in self._nodes:
-            if node.op not in OPERATORS:
+            if node.op not in EVALUATORS:
                 raise UnsupportedOpError(node.name, node.op, "numpy")
 
     def run(self, inputs: Mapping[str, Any], seq_starts: npt.ArrayLike | None = None) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class StatelessExecutor:
                 (weights[name] if node.op == _KEPT_PACKED else self._expand(name)) if name in weights else values[name]
                 for name in node.inputs
             ]
-            values[node.name] = OPERATORS[node.op](node.attrs, arguments, starts)
+            values[node.name] = EVALUATORS[node.op](node.attrs, arguments, starts)
         return {name: values[name] for name in self._graph.outputs}
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""What each operator of a graph does, in NumPy: the graph's vocabulary on the one side, `aie_tensor.ops` on the other.
+"""What each operator of a graph computes, in NumPy: a graph's vocabulary on one side, `aie_tensor.ops` on the other.
 
 Here are the operators that need nothing but their inputs. Attention over the paged cache and the choice of rows belong
-to a step of generation and live with its executor.
+to a step of generation, and live with its executor in stage 4.
 
 Axes: T tokens (packed), S sequences, B items, H query heads, G key/value heads, D head size, N/K output and reduction
 dims of a matmul.
@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from aie_tensor import ops
 
-__all__ = ["OPERATORS", "Attrs", "Operator", "rotate"]
+__all__ = ["EVALUATORS", "Attrs", "Evaluator", "rotate"]
 
 Attrs = Mapping[str, Any]
 Float32Array = npt.NDArray[np.float32]
 Int32Array = npt.NDArray[np.int32]
-Operator = Callable[[Attrs, list[Any], Int32Array | None], Any]
+Evaluator = Callable[[Attrs, list[Any], Int32Array | None], Any]
 """(constants, inputs, seq_starts [S + 1] or None where nothing is packed) → value. Weights come expanded, except the
 table of an embedding, of which only rows are needed."""
 
@@ -104,7 +104,7 @@ def _pool_tokens(attrs: Attrs, inputs: list[Any], starts: Int32Array | None) -> 
     return ops.pool_tokens(inputs[0], starts, attrs["kind"])
 
 
-def _convolution(function: Callable[..., Float32Array]) -> Operator:
+def _convolution(function: Callable[..., Float32Array]) -> Evaluator:
     def apply(attrs: Attrs, inputs: list[Any], starts: Int32Array | None) -> Float32Array:
         return function(*inputs, **_only(attrs, "stride", "padding", "dilation", "groups"))
 
@@ -152,12 +152,12 @@ def _only(attrs: Attrs, *keys: str) -> dict[str, Any]:
     return {key: attrs[key] for key in keys if key in attrs}
 
 
-def _each(function: Callable[..., Any]) -> Operator:
+def _each(function: Callable[..., Any]) -> Evaluator:
     """An operator whose inputs are the function's arguments."""
     return lambda attrs, inputs, starts: function(*inputs)
 
 
-OPERATORS: Mapping[str, Operator] = {
+EVALUATORS: Mapping[str, Evaluator] = {
     "embedding": _embedding,
     "linear": _linear,
     "linear_concat": _linear,
