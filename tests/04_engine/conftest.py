@@ -2,17 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from aie_engine import EngineInfo, EngineParts, GenerateRequest, SamplingParams, TokenEvent
+from aie_engine import EngineConfig, EngineInfo, EngineParts, GenerateRequest, SamplingParams, TokenEvent
 from aie_engine.assembler import BatchAssembler
 from aie_engine.batch import StepBatch
+from aie_engine.block_book import BlockBook
 from aie_engine.core import EngineCore
+from aie_engine.memory import EngineMemory
 from aie_scheduler import BlockAllocator, ContinuousBatcher, SchedulerConfig
-from aie_tensor import Ledger
 
 VOCAB = 97
 
@@ -136,9 +138,10 @@ def make_rig(
     *, num_blocks: int = 64, block_size: int = 4, eos: tuple[int, ...] = (), seed: int = 0, memdebug: bool = False,
     max_batch_size: int = 8, max_batch_tokens: int = 32, max_seq_len: int = 128, max_queue: int = 16,
 ) -> Rig:  # fmt: skip
-    clock, ledger = FakeClock(), Ledger(enabled=memdebug)
+    clock, memory = FakeClock(), EngineMemory(EngineConfig(Path("unused"), memdebug=memdebug), model="fake")
     executor = FakeExecutor(num_blocks, block_size)
-    allocator = BlockAllocator(num_blocks)
+    book = BlockBook(memory.pool, num_blocks, 64)
+    allocator = BlockAllocator(num_blocks, on_allocate=book.on_allocate, on_free=book.on_free)
     limits: dict[str, int] = {
         "max_batch_size": max_batch_size, "max_batch_tokens": max_batch_tokens, "max_seq_len": max_seq_len,
         "block_size": block_size,
@@ -146,11 +149,17 @@ def make_rig(
     scheduler = ContinuousBatcher(
         SchedulerConfig(num_blocks=num_blocks, max_queue=max_queue + max_batch_size, **limits), allocator=allocator
     )
-    core = EngineCore(scheduler, executor, BatchAssembler(**limits), eos_token_ids=eos, seed=seed, clock=clock)
+    assembler = BatchAssembler(**limits, pool=memory.pool)
+    core = EngineCore(scheduler, executor, assembler, eos_token_ids=eos, pool=memory.pool, seed=seed, clock=clock)
     info = EngineInfo(
         "fake", max_seq_len, VOCAB, max_batch_size, num_blocks, block_size, "numpy", 1, eos, max_queue=max_queue
     )
-    parts = EngineParts(core, info, ledger, executor.close)
+
+    def close() -> None:
+        for part in (executor, assembler, book, memory):
+            part.close()
+
+    parts = EngineParts(core, info, memory, close)
     return Rig(core, executor, allocator, clock, parts, scheduler=scheduler)
 
 

@@ -158,19 +158,21 @@ def test_a_fault_in_our_own_books_kills_the_engine_and_not_the_thread(
 def test_the_ledger_names_who_holds_blocks(tiny_model: Path, request_for: Ask) -> None:
     engine = LocalEngine(EngineConfig(tiny_model, kernels="numpy", memdebug=True, kv_memory_bytes=1 << 20))
     try:
-        before = engine.outstanding()
-        assert all(entry["owner"] for entry in before)
+        before: Any = engine.memory()
+        assert all(group["what"] and group["stage"] == "aie_engine" for group in before["groups"])
         stream = engine.submit(request_for("r-17", [1] * 20, 200, ignore_eos=True))
         stream.get()
-        held = [entry for entry in engine.outstanding() if "r-17" in str(entry["owner"])]
-        assert len(held) >= 2
-        stack: Any = held[0]["stack"]
-        assert any("continuous.py" in line for line in stack)
+        during: Any = engine.memory()
+        (kv,) = [group for group in during["groups"] if group["what"] == "kv"]
+        assert kv["count"] >= 2 and list(kv["requests"]) == ["r-17"] and kv["worker"] == "engine"
+        assert "continuous.py" in kv["stack"][0], "the line of the scheduler that asked"
+        assert any(group["what"] == "token ids" for group in during["groups"])
         stream.cancel()
         for _ in stream:
             pass
-        engine.stats()
-        assert len(engine.outstanding()) == len(before)
+        after: Any = engine.memory()
+        assert [group["what"] for group in after["groups"]] == [group["what"] for group in before["groups"]]
+        assert after["num_requests"] == before["num_requests"] + 1
     finally:
         engine.close()
 

@@ -132,7 +132,9 @@ def test_a_killed_worker_is_noticed_at_once_by_everybody(doomed: WorkerEngine, r
     assert (caught.value.status, caught.value.retry_after_s) == (503, 1.0)
     doomed.cancel("late")
     assert doomed.stats().worker_pid == doomed.pid
-    assert doomed.outstanding() == []
+    with pytest.raises(EngineDeadError, match="nobody can say"):
+        doomed.memory()
+    assert doomed.last_memory_events == (), "without memdebug there is no recorder"
 
 
 def test_a_worker_that_hangs_keeps_nobody_waiting_and_is_killed(doomed: WorkerEngine, request_for: Ask) -> None:

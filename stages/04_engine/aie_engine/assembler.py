@@ -14,6 +14,7 @@ import numpy as np
 
 from aie_engine.batch import Int32Array, StepBatch
 from aie_scheduler import ScheduledChunk
+from aie_tensor import MemoryPool
 
 __all__ = ["BatchAssembler"]
 
@@ -21,15 +22,26 @@ __all__ = ["BatchAssembler"]
 class BatchAssembler:
     """The batch returned by `assemble` is made of views that the next call overwrites."""
 
-    def __init__(self, *, max_batch_size: int, max_batch_tokens: int, max_seq_len: int, block_size: int) -> None:
+    def __init__(
+        self,
+        *,
+        max_batch_size: int,
+        max_batch_tokens: int,
+        max_seq_len: int,
+        block_size: int,
+        pool: MemoryPool | None = None,
+    ) -> None:
         max_blocks = -(-max_seq_len // block_size)
-        self._token_ids = np.zeros(max_batch_tokens, np.int32)
-        self._positions = np.zeros(max_batch_tokens, np.int32)
-        self._seq_starts = np.zeros(max_batch_size + 1, np.int32)
-        self._context_lens = np.zeros(max_batch_size, np.int32)
-        self._block_tables = np.zeros((max_batch_size, max_blocks), np.int32)
-        self._logit_rows = np.zeros(max_batch_size, np.int32)
-        self._count = np.arange(max_seq_len, dtype=np.int32)
+        sizes = (
+            max_batch_tokens, max_batch_tokens, max_batch_size + 1, max_batch_size, max_batch_size * max_blocks,
+            max_batch_size, max_seq_len,
+        )  # fmt: skip
+        self._memory = (pool or MemoryPool()).allocate_exact(4 * sum(sizes), owner="step arrays")
+        pieces = np.split(self._memory.array(np.int32, sum(sizes)), np.cumsum(sizes)[:-1])
+        self._token_ids, self._positions, self._seq_starts, self._context_lens, tables, rows, self._count = pieces
+        self._block_tables = tables.reshape(max_batch_size, max_blocks)
+        self._logit_rows = rows
+        self._count[:] = np.arange(max_seq_len)
         # Which table each row holds, and how much of it. The scheduler starts a new list when a sequence loses its
         # blocks, and the reference kept here makes sure that no other list can have the same identity.
         self._held: list[list[int] | None] = [None] * max_batch_size
@@ -62,6 +74,14 @@ class BatchAssembler:
             self._block_tables[:num],
             self._logit_rows[:rows],
         )
+
+    def close(self) -> None:
+        """Give the arrays' memory back. Batches made earlier must not be read afterwards."""
+        empty = np.empty(0, np.int32)
+        self._token_ids = self._positions = self._seq_starts = self._context_lens = self._logit_rows = empty
+        self._count, self._block_tables = empty, empty.reshape(0, 0)
+        self._held.clear()
+        self._memory.release()
 
     def _fill_table(self, row: int, table: list[int]) -> None:
         num = len(table)

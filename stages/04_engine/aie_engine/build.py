@@ -2,7 +2,7 @@
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -13,13 +13,14 @@ from aie_engine.config import EngineConfig
 from aie_engine.core import EngineCore
 from aie_engine.executors import Executor, NumpyExecutor
 from aie_engine.kv_cache import KVCache
+from aie_engine.memory import EngineMemory
 from aie_engine.params import SamplingParams
 from aie_engine.protocol import EngineInfo
 from aie_engine.requests import GenerateRequest
 from aie_engine.sizing import Sizes, available_cores, choose_sizes
-from aie_loader import Model, ModelConfig, fuse, load_model
-from aie_scheduler import BlockAllocator, BlockObserver, ContinuousBatcher, SchedulerConfig
-from aie_tensor import Ledger, MemoryPool, NativeUnavailableError, native
+from aie_loader import Model, fuse, load_model
+from aie_scheduler import BlockAllocator, ContinuousBatcher, SchedulerConfig
+from aie_tensor import MemoryPool, NativeUnavailableError, native
 
 __all__ = ["EngineParts", "Report", "build_engine"]
 
@@ -32,12 +33,13 @@ class EngineParts:
 
     core: EngineCore
     info: EngineInfo
-    ledger: Ledger
+    memory: EngineMemory
     close: Callable[[], None]  # gives memory and threads back
 
 
-def build_engine(config: EngineConfig, report: Report) -> EngineParts:
-    """Load the model, allocate the KV cache, build the executor and run it once.
+def build_engine(config: EngineConfig, report: Report, *, worker: str = "engine") -> EngineParts:
+    """Load the model, allocate the KV cache, build the executor and run it once. worker: this process, to a reader of
+    memory snapshots.
 
     Raises the loader's errors, `InvalidInputError` for sizes that do not go together, and `NativeUnavailableError` when
     native kernels are demanded where no compiler is.
@@ -46,15 +48,28 @@ def build_engine(config: EngineConfig, report: Report) -> EngineParts:
     with ExitStack() as cleanup:  # what was built so far, should the next thing fail
         model = load_model(config.model_path)
         cleanup.callback(model.close)
+        name = config.model_name or model.name
+        memory = EngineMemory(config, model=name, worker=worker)
+        cleanup.callback(memory.close)
+        pool = memory.pool
+        cleanup.callback(pool.trim)  # so that a closed engine holds nothing, not even blocks to be reused
+        cleanup.callback(pool.adopt(model.mapped_bytes, owner="mapped model file").release)
         sizes = choose_sizes(config, model.config)
         num_threads = config.num_threads or available_cores()
-        ledger = Ledger(enabled=config.memdebug)
-        pool = MemoryPool(ledger=ledger)
         kv = KVCache(model.config, sizes.num_blocks, config.block_size, pool)
         cleanup.callback(kv.close)
         executor = _make_executor(config, model, kv, pool, sizes, num_threads, report)
         cleanup.callback(executor.close)
-        core = _make_core(config, model.config, executor, sizes, ledger)
+        assembler = _make_assembler(config, sizes, pool)
+        cleanup.callback(assembler.close)
+        core = EngineCore(
+            _make_scheduler(config, sizes, kv),
+            executor,
+            assembler,
+            eos_token_ids=model.config.eos_token_ids,
+            pool=pool,
+            seed=config.seed,
+        )
         if config.warm_up:
             _warm_up(core, config, sizes)
         close = cleanup.pop_all().close
@@ -62,7 +77,7 @@ def build_engine(config: EngineConfig, report: Report) -> EngineParts:
     gc.collect()
     gc.freeze()
     info = EngineInfo(
-        model_name=config.model_name or model.name,
+        model_name=name,
         max_seq_len=sizes.max_seq_len,
         vocab_size=model.config.vocab_size,
         max_batch_size=config.max_batch_size,
@@ -75,20 +90,17 @@ def build_engine(config: EngineConfig, report: Report) -> EngineParts:
         load_s=time.perf_counter() - began,
         weight_bytes=model.weight_bytes,
     )
-    return EngineParts(core, info, ledger, close)
+    return EngineParts(core, info, memory, close)
 
 
-def _make_core(
-    config: EngineConfig, model: ModelConfig, executor: Executor, sizes: Sizes, ledger: Ledger
-) -> EngineCore:
-    assembler = BatchAssembler(
+def _make_assembler(config: EngineConfig, sizes: Sizes, pool: MemoryPool) -> BatchAssembler:
+    return BatchAssembler(
         max_batch_size=config.max_batch_size,
         max_batch_tokens=config.max_batch_tokens,
         max_seq_len=sizes.max_seq_len,
         block_size=config.block_size,
+        pool=pool,
     )
-    scheduler = _make_scheduler(config, sizes, ledger)
-    return EngineCore(scheduler, executor, assembler, eos_token_ids=model.eos_token_ids, seed=config.seed)
 
 
 def _make_executor(
@@ -102,7 +114,7 @@ def _make_executor(
 ) -> Executor:
     library = _native_library(config, report)
     if library is None:
-        return NumpyExecutor(fuse(model.graph), kv)
+        return NumpyExecutor(fuse(model.graph), kv, pool=pool)
     from aie_engine.executors.native_executor import NativeExecutor
 
     return NativeExecutor(
@@ -129,8 +141,7 @@ def _native_library(config: EngineConfig, report: Report) -> native.NativeLibrar
         return None
 
 
-def _make_scheduler(config: EngineConfig, sizes: Sizes, ledger: Ledger) -> ContinuousBatcher:
-    observers = _block_observers(ledger, sizes.block_bytes) if ledger.enabled else (None, None)
+def _make_scheduler(config: EngineConfig, sizes: Sizes, kv: KVCache) -> ContinuousBatcher:
     return ContinuousBatcher(
         SchedulerConfig(
             max_batch_size=config.max_batch_size,
@@ -141,20 +152,8 @@ def _make_scheduler(config: EngineConfig, sizes: Sizes, ledger: Ledger) -> Conti
             num_blocks=sizes.num_blocks,
             max_seq_len=sizes.max_seq_len,
         ),
-        allocator=BlockAllocator(sizes.num_blocks, on_allocate=observers[0], on_free=observers[1]),
+        allocator=BlockAllocator(sizes.num_blocks, on_allocate=kv.book.on_allocate, on_free=kv.book.on_free),
     )
-
-
-def _block_observers(ledger: Ledger, block_bytes: int) -> tuple[BlockObserver, BlockObserver]:
-    def on_allocate(owner: str, blocks: Sequence[int]) -> None:
-        for block in blocks:
-            ledger.record(("kv block", block), block_bytes, f"kv of request {owner}")
-
-    def on_free(owner: str, blocks: Sequence[int]) -> None:
-        for block in blocks:
-            ledger.forget(("kv block", block))
-
-    return on_allocate, on_free
 
 
 def _warm_up(core: EngineCore, config: EngineConfig, sizes: Sizes) -> None:

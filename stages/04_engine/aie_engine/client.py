@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
@@ -24,16 +25,19 @@ from aie_engine.build import Report
 from aie_engine.config import EngineConfig
 from aie_engine.errors import EngineDeadError, rebuild
 from aie_engine.protocol import EngineInfo
+from aie_engine.recorder import FlightRecorder
 from aie_engine.registry import StreamRegistry
 from aie_engine.requests import ErrorInfo, GenerateRequest
 from aie_engine.stats import EngineStats
 from aie_engine.streams import TokenStream
 from aie_engine.worker import worker_main
+from aie_tensor import AieError
 
 __all__ = ["WorkerEngine"]
 
 _EXIT_TIMEOUT_S = 2.0  # from a closed pipe to the process's end
 _ANSWER_TIMEOUT_S = 1.0  # a step is far shorter
+_MEMORY_TIMEOUT_S = 10.0  # a snapshot walks over every block
 _RETRY_AFTER_S = 1.0
 
 _log = logging.getLogger("aie.engine")
@@ -50,6 +54,10 @@ class WorkerEngine:
     def __init__(
         self, config: EngineConfig, report: Report | None = None, *, index: int = 0, start_timeout_s: float = 600.0
     ) -> None:
+        self.last_memory_events: tuple[str, ...] = ()  # with `memdebug`, once the worker has died
+        self._recorder = FlightRecorder() if config.memdebug and config.memory_ring is None else None
+        if self._recorder is not None:
+            config = replace(config, memory_ring=self._recorder.path)
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe(duplex=True)
         self._process = context.Process(
@@ -62,6 +70,7 @@ class WorkerEngine:
             self._process.start()
         except BaseException:
             self._pipe.close()
+            self._remove_recorder()
             raise
         finally:
             theirs.close()  # else this process would hold the worker's end open, and its death would go unnoticed
@@ -74,8 +83,10 @@ class WorkerEngine:
         self._answers: dict[int, queue.SimpleQueue[frames.Answer | None]] = {}
         try:
             info = _await_ready(self._pipe, self._process, report, time.monotonic() + start_timeout_s)
-        except BaseException:  # Ctrl-C too: the worker ignores it
+        except BaseException as error:  # Ctrl-C too: the worker ignores it
             self._process.kill()
+            if isinstance(error, EngineDeadError):
+                self._tell_last_events()
             self._release()
             raise
         self._stats = EngineStats(worker_pid=self._pid)
@@ -121,6 +132,18 @@ class WorkerEngine:
             return answer.stats
         return self._streams.without_answer(self._stats)
 
+    def memory(self) -> Mapping[str, object]:
+        answer = self._ask("memory", _MEMORY_TIMEOUT_S)
+        if answer is None:
+            raise EngineDeadError(
+                f"The engine's worker did not say what it holds within {_MEMORY_TIMEOUT_S:g} s."
+                if self.is_alive
+                else "The engine's worker has died; nobody can say what it held."
+            )
+        if answer.memory is None:
+            raise AieError("The engine's worker failed to say what it holds; its log says why.")
+        return answer.memory
+
     def outstanding(self) -> list[Mapping[str, object]]:
         answer = self._ask("outstanding")
         return [msgspec.to_builtins(entry) for entry in (answer and answer.outstanding) or ()]
@@ -154,13 +177,14 @@ class WorkerEngine:
             self._process.join()
         self._process.close()
         self._pipe.close()
+        self._remove_recorder()
 
     def _send(self, frame: frames.ToWorker) -> None:
         data = frames.encode(frame)
         with self._send_lock:
             self._pipe.send_bytes(data)
 
-    def _ask(self, about: frames.Topic) -> frames.Answer | None:
+    def _ask(self, about: frames.Topic, timeout_s: float = _ANSWER_TIMEOUT_S) -> frames.Answer | None:
         """The worker's answer, or None if it is dead or takes too long."""
         if not self.is_alive:
             return None
@@ -168,7 +192,7 @@ class WorkerEngine:
         answers = self._answers[number] = queue.SimpleQueue()
         try:
             self._send(frames.Ask(number, about))
-            return answers.get(timeout=_ANSWER_TIMEOUT_S)
+            return answers.get(timeout=timeout_s)
         except (OSError, queue.Empty):
             return None
         finally:
@@ -191,7 +215,7 @@ class WorkerEngine:
             case frames.StepFrame(events, stats):
                 self._stats = stats or self._stats
                 self._streams.deliver(events)
-            case frames.Answer(number, stats, _):
+            case frames.Answer(number, stats):
                 self._stats = stats or self._stats
                 waiting = self._answers.get(number)
                 if waiting is not None:
@@ -208,7 +232,22 @@ class WorkerEngine:
             return "The engine was closed."
         ending = _ending(self._process)
         _log.error("the engine's worker (pid %d) %s", self._pid, ending)
+        self._tell_last_events()
         return f"The engine's worker {ending}."
+
+    def _tell_last_events(self) -> None:
+        """What the dead worker did with memory last, from the file that outlived it."""
+        if self._recorder is None:
+            return
+        self.last_memory_events = self._recorder.last_events()
+        lines = "\n".join(self.last_memory_events)
+        _log.error(
+            "its last %d memory events, oldest first:\n%s", len(self.last_memory_events), lines or "(none recorded)"
+        )
+
+    def _remove_recorder(self) -> None:
+        if self._recorder is not None:
+            self._recorder.remove()
 
 
 def _await_ready(pipe: Connection, process: BaseProcess, report: Report | None, until_s: float) -> EngineInfo:

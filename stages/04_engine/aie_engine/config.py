@@ -10,7 +10,7 @@ __all__ = ["EngineConfig", "KernelChoice"]
 
 KernelChoice = Literal["auto", "native", "numpy"]
 
-_AT_LEAST_ONE = ("max_batch_size", "max_batch_tokens", "block_size", "kv_memory_bytes")
+_AT_LEAST_ONE = ("max_batch_size", "max_batch_tokens", "block_size", "kv_memory_bytes", "memdebug_sample")
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,16 @@ class EngineConfig:
     block_size: int = 16  # tokens in one KV block
     kv_memory_bytes: int = 768 << 20  # upper bound; less is taken when the batch cannot need it
     memdebug: bool = False  # record where every KV block and allocation came from
+    memdebug_sample: int = 1  # of so many allocations one is recorded; with `memdebug`
+    memory_log: Path | None = None  # a file for every allocation and release, to be replayed; needs `memdebug`
+    memory_ring: Path | None = None  # a ring file that exists, for the last of them; needs `memdebug`
     seed: int = 0  # seeds the draws of requests that name no seed; worker i uses seed + i
     warm_up: bool = True  # run a small batch before the first request
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "model_path", Path(self.model_path))
+        for field in ("model_path", "memory_log", "memory_ring"):
+            if getattr(self, field) is not None:
+                object.__setattr__(self, field, Path(getattr(self, field)))
         if self.kernels not in ("auto", "native", "numpy"):
             raise InvalidInputError(f"kernels must be auto, native or numpy, not {self.kernels!r}.", param="kernels")
         for field in _AT_LEAST_ONE:
@@ -40,6 +45,9 @@ class EngineConfig:
         _require("max_queue", self.max_queue, at_least=0)
         _require("num_threads", self.num_threads, at_least=1)
         _require("max_seq_len", self.max_seq_len, at_least=2)  # one token of prompt and one of answer
+        for field in ("memory_log", "memory_ring"):
+            if getattr(self, field) is not None and not self.memdebug:
+                raise InvalidInputError(f"{field} records nothing without memdebug; switch that on too.", param=field)
         if self.max_batch_tokens < self.max_batch_size:
             raise InvalidInputError(
                 f"max_batch_tokens ({self.max_batch_tokens}) must be at least max_batch_size ({self.max_batch_size}): "

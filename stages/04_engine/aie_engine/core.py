@@ -13,22 +13,19 @@ others. After `MAX_FAILED_STEPS` such steps in a row it is the engine that is br
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-import numpy as np
-
 from aie_engine.assembler import BatchAssembler
-from aie_engine.batch import Int32Array
 from aie_engine.errors import error_info
 from aie_engine.executors.protocol import Executor
-from aie_engine.params import SamplingParams
+from aie_engine.generation import Generation
 from aie_engine.requests import ErrorInfo, FinishReason, GenerateRequest, TokenEvent, TokenLogprobs
 from aie_engine.sampling import SampleOutput, sample
 from aie_engine.stats import EngineStats
 from aie_scheduler import Request, ScheduledChunk, Scheduler, StepPlan
-from aie_tensor import AieError
+from aie_tensor import AieError, MemoryPool
 
 __all__ = ["MAX_FAILED_STEPS", "EngineCore"]
 
@@ -51,29 +48,6 @@ class _Counters:
     failed_steps: int = 0
 
 
-class _Generation:
-    """What the core knows of one open request: the token ids, which the scheduler never sees."""
-
-    __slots__ = ("max_tokens", "num_prompt", "num_tokens", "params", "request_id", "stop_ids", "tokens")
-
-    def __init__(self, request: GenerateRequest, params: SamplingParams, eos_token_ids: Iterable[int]) -> None:
-        self.request_id = request.request_id
-        self.params = params
-        self.num_prompt = self.num_tokens = len(request.prompt_ids)
-        self.max_tokens = self.num_prompt + params.max_tokens
-        self.tokens: Int32Array = np.empty(self.max_tokens, np.int32)  # prompt, then what was sampled
-        self.tokens[: self.num_prompt] = request.prompt_ids
-        self.stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else set(eos_token_ids))
-
-    def append(self, token_id: int) -> FinishReason | None:
-        """Take the next token; says whether it was the last."""
-        self.tokens[self.num_tokens] = token_id
-        self.num_tokens += 1
-        if token_id in self.stop_ids:
-            return "stop"
-        return "length" if self.num_tokens == self.max_tokens else None
-
-
 class EngineCore:
     """Single-threaded: one thread calls everything."""
 
@@ -84,6 +58,7 @@ class EngineCore:
         assembler: BatchAssembler,
         *,
         eos_token_ids: Collection[int] = (),
+        pool: MemoryPool | None = None,
         seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -93,8 +68,9 @@ class EngineCore:
         self._executor = executor
         self._assembler = assembler
         self._eos_token_ids = frozenset(eos_token_ids)
+        self._pool = pool or MemoryPool()
         self._seeds = random.Random(seed)
-        self._generations: dict[str, _Generation] = {}
+        self._generations: dict[str, Generation] = {}
         self._events: list[TokenEvent] = []
         self._num_failed_in_row = 0
         self._last_step_s = clock()
@@ -127,7 +103,11 @@ class EngineCore:
             return
         if params.seed is None:
             params = params.with_seed(self._seeds.getrandbits(63))
-        self._generations[request.request_id] = _Generation(request, params, self._eos_token_ids)
+        try:
+            self._generations[request.request_id] = Generation(request, params, self._eos_token_ids, self._pool)
+        except AieError as error:  # out of memory
+            self._scheduler.cancel(request.request_id)
+            self._refuse(request, error_info(error))
 
     def cancel(self, request_id: str) -> None:
         """End a request now: its blocks are free on return, its last event comes with the next step."""
@@ -170,6 +150,7 @@ class EngineCore:
         """Figures of now, without those that belong to the process (`rss_bytes`, `worker_pid`)."""
         queue = self._scheduler.stats()
         used = queue.num_blocks - queue.num_free_blocks
+        memory = self._pool.stats()
         return EngineStats(
             num_running=queue.num_running,
             num_waiting=queue.num_waiting,
@@ -177,6 +158,13 @@ class EngineCore:
             num_free_blocks=queue.num_free_blocks,
             num_preemptions=queue.num_preemptions,
             last_step_age_s=self.clock() - self._last_step_s,
+            num_kv_blocks=queue.num_blocks,
+            memory_reserved_bytes=memory.reserved_bytes,
+            memory_live_bytes=memory.live_bytes,
+            memory_requested_bytes=memory.requested_bytes,
+            memory_cached_bytes=memory.cached_bytes,
+            memory_pending_bytes=memory.pending_bytes,
+            memory_mapped_bytes=memory.mapped_bytes,
             **asdict(self._counters),
         )
 
@@ -202,7 +190,7 @@ class EngineCore:
         self._scheduler.update(plan, self._take(sampling, output))
 
     def _compute(
-        self, chunks: list[ScheduledChunk], members: list[_Generation], sampling: list[_Generation]
+        self, chunks: list[ScheduledChunk], members: list[Generation], sampling: list[Generation]
     ) -> SampleOutput:
         batch = self._assembler.assemble(chunks, [member.tokens for member in members])
         began = self.clock()
@@ -217,7 +205,7 @@ class EngineCore:
             argmax=self._executor.argmax_rows,
         )
 
-    def _take(self, sampling: list[_Generation], output: SampleOutput) -> list[str]:
+    def _take(self, sampling: list[Generation], output: SampleOutput) -> list[str]:
         """Append the sampled tokens and tell the news; returns who is finished."""
         finished: list[str] = []
         for row, (member, token_id, logprobs) in enumerate(
@@ -232,7 +220,7 @@ class EngineCore:
             reason = member.append(token_id)
             if reason is not None:
                 finished.append(request_id)
-                del self._generations[request_id]
+                self._forget(request_id)
             self._events.append(_token_event(member, token_id, logprobs, reason))
         return finished
 
@@ -248,19 +236,28 @@ class EngineCore:
 
     def _refuse(self, request: GenerateRequest, error: ErrorInfo) -> None:
         # Not `_fail`: the id may be that of an open request, which must not suffer.
+        self._pool.ledger.count_request()
         self._events.append(TokenEvent(request.request_id, finish_reason="error", error=error))
 
     def _fail(self, request_id: str, error: ErrorInfo) -> None:
         self._end(request_id, "error", error)
 
     def _end(self, request_id: str, reason: FinishReason, error: ErrorInfo | None = None) -> None:
-        member = self._generations.pop(request_id, None)
-        num_prompt = member.num_prompt if member is not None else 0
+        num_prompt = self._forget(request_id)
         self._events.append(TokenEvent(request_id, finish_reason=reason, error=error, num_prompt_tokens=num_prompt))
+
+    def _forget(self, request_id: str) -> int:
+        """A request has ended, however: nothing of it stays. Gives the length of its prompt."""
+        self._pool.ledger.count_request()
+        member = self._generations.pop(request_id, None)
+        if member is None:
+            return 0
+        member.close()
+        return member.num_prompt
 
 
 def _token_event(
-    member: _Generation, token_id: int, logprobs: TokenLogprobs | None, reason: FinishReason | None
+    member: Generation, token_id: int, logprobs: TokenLogprobs | None, reason: FinishReason | None
 ) -> TokenEvent:
     return TokenEvent(
         member.request_id,

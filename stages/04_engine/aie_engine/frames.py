@@ -8,7 +8,7 @@ decodes. A frame is an array whose first element names its type. All news of one
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -56,7 +56,7 @@ class Cancel(_Frame, frozen=True):
     request_id: str
 
 
-Topic = Literal["stats", "outstanding"]
+Topic = Literal["stats", "memory", "outstanding"]
 
 
 class Ask(_Frame, frozen=True):
@@ -104,6 +104,7 @@ class Answer(_Frame, frozen=True):
     number: int
     stats: EngineStats | None = None
     outstanding: list[Outstanding] | None = None
+    memory: dict[str, Any] | None = None  # a snapshot; None where taking it failed
 
 
 class Died(_Frame, frozen=True):

@@ -11,12 +11,14 @@ Invariant: token at position p of a sequence lives in block `block_table[p // A]
 Axes: L layers, P blocks, G key/value heads, A tokens per block, D head size, T tokens.
 """
 
+from contextlib import ExitStack
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from aie_engine.batch import Int32Array
+from aie_engine.block_book import BlockBook
 from aie_tensor import MemoryPool
 
 __all__ = ["KVCache", "KVShape", "kv_bytes_per_token"]
@@ -52,8 +54,14 @@ class KVCache:
         self.block_size = block_size
         shape = (config.num_layers, num_blocks, config.num_kv_heads, block_size, config.head_dim)
         nbytes = int(np.prod(shape)) * 4
-        self._keys = pool.allocate_exact(nbytes, owner="kv_cache.keys")
-        self._values = pool.allocate_exact(nbytes, owner="kv_cache.values")
+        with ExitStack() as cleanup:  # what was taken so far, should the pool refuse the next
+            self._keys = pool.allocate_exact(nbytes, owner="kv slab, keys")
+            cleanup.callback(self._keys.release)
+            self._values = pool.allocate_exact(nbytes, owner="kv slab, values")
+            cleanup.callback(self._values.release)
+            self.book = BlockBook(pool, num_blocks, 2 * nbytes // num_blocks)
+            cleanup.callback(self.book.close)
+            self._cleanup = cleanup.pop_all()
         self.k: Float32Array = self._keys.array(np.float32, shape)
         self.v: Float32Array = self._values.array(np.float32, shape)
 
@@ -83,7 +91,5 @@ class KVCache:
 
     def close(self) -> None:
         """Give the memory back. The arrays must not be used afterwards."""
-        empty = np.empty((0, 0, 0, 0, 0), dtype=np.float32)
-        self.k = self.v = empty
-        self._keys.release()
-        self._values.release()
+        self.k = self.v = np.empty((0, 0, 0, 0, 0), dtype=np.float32)
+        self._cleanup.close()

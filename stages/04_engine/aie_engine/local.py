@@ -7,6 +7,7 @@ is faster. Same interface, same results.
 import queue
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from aie_engine.build import EngineParts, Report, build_engine
 from aie_engine.config import EngineConfig
 from aie_engine.core import EngineCore
+from aie_engine.errors import EngineDeadError
 from aie_engine.loop import EngineLoop
 from aie_engine.outstanding import outstanding
 from aie_engine.protocol import EngineInfo
@@ -25,6 +27,7 @@ from aie_engine.streams import TokenStream
 __all__ = ["LocalEngine"]
 
 _STATS_TIMEOUT_S = 1.0
+_MEMORY_TIMEOUT_S = 10.0  # a step may be long, and a snapshot walks over every block
 
 
 class LocalEngine:
@@ -75,8 +78,26 @@ class LocalEngine:
                 return answers.get(timeout=_STATS_TIMEOUT_S)
         return self._streams.without_answer(self._last_stats)
 
+    def memory(self) -> Mapping[str, object]:
+        """Of a closed engine, too: what it left behind."""
+        answer: Future[Mapping[str, object]] = Future()
+
+        def take(core: EngineCore) -> None:
+            try:
+                answer.set_result(self._parts.memory.snapshot())
+            except Exception as error:  # a question about memory must not end the engine
+                answer.set_exception(error)
+
+        if self._thread.is_alive():
+            self._loop.put(take)
+            with suppress(TimeoutError):
+                return answer.result(_MEMORY_TIMEOUT_S)
+        if self._thread.is_alive():
+            raise EngineDeadError(f"The engine did not say what it holds within {_MEMORY_TIMEOUT_S:g} s.")
+        return self._parts.memory.snapshot()
+
     def outstanding(self) -> list[Mapping[str, object]]:
-        return [msgspec.to_builtins(entry) for entry in outstanding(self._parts.ledger)]
+        return [msgspec.to_builtins(entry) for entry in outstanding(self._parts.memory.ledger)]
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Raises `TimeoutError` if the step that runs does not end in time; memory is then not given back."""

@@ -51,6 +51,12 @@ class EngineClient(Protocol):
         """Fresh figures, for which a running step is waited for (a second at most, then the last ones known)."""
         ...
 
+    def memory(self) -> Mapping[str, object]:
+        """What the engine's process holds and for whom, taken between two steps: `MemorySnapshot.to_json()` of stage 1.
+        Its groups name call stacks only with `memdebug`. Raises `EngineDeadError` when the engine is dead or does not
+        answer within ten seconds."""
+        ...
+
     def outstanding(self) -> list[Mapping[str, object]]:
         """With `memdebug`, each live allocation and KV block: {owner, nbytes, age_s, stack: ["file:line function"]}."""
         ...

@@ -23,3 +23,11 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     rss_bytes: int = 0  # resident memory of the engine's process
     worker_pid: int = 0
     last_step_age_s: float = 0.0  # since the last step ended; grows while idle
+    num_kv_blocks: int = 0
+    # What the memory pool holds, as in `PoolStats`: reserved = live + cached + pending.
+    memory_reserved_bytes: int = 0
+    memory_live_bytes: int = 0
+    memory_requested_bytes: int = 0
+    memory_cached_bytes: int = 0
+    memory_pending_bytes: int = 0
+    memory_mapped_bytes: int = 0

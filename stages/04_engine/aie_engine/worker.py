@@ -46,7 +46,7 @@ def worker_main(connection: Connection, config_bytes: bytes, index: int) -> None
     config = replace(config, seed=config.seed + index)
     random.seed(config.seed)
     np.random.seed(config.seed % 2**32)
-    worker = _Worker(connection, config)
+    worker = _Worker(connection, config, f"engine-{index}")
     try:
         worker.run()
     except OSError:
@@ -58,10 +58,11 @@ def worker_main(connection: Connection, config_bytes: bytes, index: int) -> None
 class _Worker:
     """Sending is for the main thread alone, receiving for the reader's."""
 
-    def __init__(self, connection: Connection, config: EngineConfig) -> None:
+    def __init__(self, connection: Connection, config: EngineConfig, name: str) -> None:
         self.done = threading.Event()
         self._connection = connection
         self._config = config
+        self._name = name
         self._inbox: Inbox = queue.SimpleQueue()
         self._parts: EngineParts
         self._loop: EngineLoop
@@ -70,7 +71,7 @@ class _Worker:
         # Reading begins before loading, so that a front that goes away in the meantime is noticed.
         threading.Thread(target=self._read, name="aie-engine-reader", daemon=True).start()
         try:
-            self._parts = build_engine(self._config, lambda line: self._send(frames.Progress(line)))
+            self._parts = build_engine(self._config, lambda line: self._send(frames.Progress(line)), worker=self._name)
         except AieError as error:
             self._send(frames.StartFailed(str(error), error.code, error.status, error.exit_code))
             return
@@ -94,6 +95,13 @@ class _Worker:
     def _deliver(self, events: list[TokenEvent], stats: EngineStats | None) -> None:
         self._send(frames.StepFrame(events, stats))
 
+    def _snapshot(self) -> dict[str, object] | None:
+        try:
+            return self._parts.memory.snapshot()
+        except Exception:  # a question about memory must not end the engine
+            _log.exception("the memory snapshot failed")
+            return None
+
     def _read(self) -> None:
         """Until the other end closes; then see to it that this process ends, even if a step hangs."""
         try:
@@ -115,8 +123,12 @@ class _Worker:
                 return lambda core: core.cancel(request_id)
             case frames.Ask(number, "stats"):
                 return lambda core: self._send(frames.Answer(number, stats=self._loop.stats()))
+            case frames.Ask(number, "memory"):
+                return lambda core: self._send(frames.Answer(number, memory=self._snapshot()))
             case frames.Ask(number, "outstanding"):
-                return lambda core: self._send(frames.Answer(number, outstanding=outstanding(self._parts.ledger)))
+                return lambda core: self._send(
+                    frames.Answer(number, outstanding=outstanding(self._parts.memory.ledger))
+                )
             case _:
                 return None
 

@@ -108,7 +108,10 @@ class Lowering:
     def _pack(self, name: str) -> PackedMatrix:
         if name not in self._packed:
             matrix = self._weights[name]
-            self._packed[name] = PackedMatrix.pack(self._builder.lib, matrix)
+            allocate = self._builder.constants.allocate
+            self._packed[name] = PackedMatrix.pack(
+                self._builder.lib, matrix, allocate=lambda nbytes: allocate(nbytes, "packed weights")
+            )
             drop_pages(matrix)  # from now on the packed copy is read
         return self._packed[name]
 

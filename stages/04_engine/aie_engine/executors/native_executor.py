@@ -7,6 +7,8 @@ an arena (`liveness.py`), every node becomes one entry of a plan (`lowering.py`)
 Axes: T tokens in the step, R rows whose logits are wanted, V vocabulary.
 """
 
+from contextlib import ExitStack
+
 import numpy as np
 
 from aie_engine.batch import Int32Array, StepBatch
@@ -16,7 +18,7 @@ from aie_engine.executors.protocol import Float32Array, KernelKind
 from aie_engine.kv_cache import KVCache
 from aie_loader import Graph
 from aie_tensor import MemoryPool
-from aie_tensor.native import Buffer, KVLayout, NativeLibrary, PlanBuilder, StepArrays
+from aie_tensor.native import Buffer, Constants, KVLayout, NativeLibrary, PlanBuilder, StepArrays
 
 __all__ = ["NativeExecutor"]
 
@@ -49,18 +51,27 @@ class NativeExecutor:
         self._shapes = graph.shapes
         nodes = graph.sorted()
         self.memory = plan_memory(lifetimes(nodes, graph.outputs, self._nbytes))
-        self._arena = pool.allocate(self.memory.total_bytes, owner="executor.activations")
-        builder = PlanBuilder(
-            lib,
-            num_threads=num_threads,
-            max_tokens=max_tokens,
-            kv=KVLayout(kv.k, kv.v),
-            max_context=max_context,
-            profile=profile,
-        )
-        Lowering(graph, builder, self._buffer).append(nodes)
-        self._plan = builder.build()
-        self._logits = self._view(graph.outputs[-1])
+        with ExitStack() as cleanup:  # what was taken so far, should the next thing fail
+            self._arena = pool.allocate_exact(self.memory.total_bytes, owner="activations")
+            cleanup.callback(self._arena.release)
+            constants = Constants(pool)
+            cleanup.callback(constants.close)
+            builder = PlanBuilder(
+                lib,
+                num_threads=num_threads,
+                max_tokens=max_tokens,
+                kv=KVLayout(kv.k, kv.v),
+                max_context=max_context,
+                constants=constants,
+                profile=profile,
+            )
+            Lowering(graph, builder, self._buffer).append(nodes)
+            self._plan = builder.build()
+            cleanup.callback(self._plan.close)
+            self._logits = self._view(graph.outputs[-1])
+            # C takes it from its own allocator; here it is only listed.
+            cleanup.callback(pool.adopt(self._plan.scratch_bytes, owner="scratch of kernel threads").release)
+            self._cleanup = cleanup.pop_all()
 
     def run(self, batch: StepBatch) -> Float32Array:
         """Logits [R, V] of `batch.logit_rows`, in the executor's own memory: valid until the next run."""
@@ -86,10 +97,9 @@ class NativeExecutor:
         return self._plan.profile()
 
     def close(self) -> None:
-        """Join the threads and give the arena back. Logits of earlier runs must not be read afterwards."""
-        self._plan.close()
+        """Join the threads and give all memory back. Logits of earlier runs must not be read afterwards."""
         self._logits = np.empty((0, 0), dtype=np.float32)
-        self._arena.release()
+        self._cleanup.close()
 
     def _num_rows(self, name: str) -> int:
         return self._max_rows if self._shapes[name][0] == "R" else self._max_tokens

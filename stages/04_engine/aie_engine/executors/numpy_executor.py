@@ -20,7 +20,8 @@ from aie_engine.executors.protocol import Float32Array, KernelKind
 from aie_engine.kv_cache import KVCache
 from aie_engine.sampling import numpy_argmax
 from aie_loader import Graph, Node
-from aie_tensor import Matrix, ops
+from aie_tensor import Matrix, MemoryPool, ops
+from aie_tensor.native import Constants
 
 __all__ = ["NumpyExecutor"]
 
@@ -32,17 +33,21 @@ class NumpyExecutor:
 
     keep_expanded: quantized weights are expanded to float32 on first use and kept: four to seven times the file's size,
     and the only way to be fast enough to talk to. False expands them anew in every step.
+    pool: where the expanded weights lie. What a step computes is NumPy's own memory, gone before the next step.
     """
 
     kernels: KernelKind = "numpy"
 
-    def __init__(self, graph: Graph, kv: KVCache, *, keep_expanded: bool = True) -> None:
+    def __init__(
+        self, graph: Graph, kv: KVCache, *, keep_expanded: bool = True, pool: MemoryPool | None = None
+    ) -> None:
         self._nodes = graph.sorted()
         self._weights = graph.weights
         self._outputs = graph.outputs
         self._kv = kv
         self._keep_expanded = keep_expanded
         self._expanded: dict[str, Float32Array] = {}
+        self._constants = Constants(pool)
         for node in self._nodes:
             if node.op not in _OPERATORS:
                 raise UnsupportedOpError(node.name, node.op, self.kernels)
@@ -61,8 +66,9 @@ class NumpyExecutor:
         return numpy_argmax(logits)
 
     def close(self) -> None:
-        """Forget the expanded weights."""
+        """Give the expanded weights back."""
         self._expanded.clear()
+        self._constants.close()
 
     # Operators. `inputs` are the node's inputs in order: arrays, and weights as `Matrix`.
 
@@ -152,7 +158,7 @@ class NumpyExecutor:
         matrix: Matrix = self._weights[name]
         array = matrix.dequantize()
         if self._keep_expanded:
-            self._expanded[name] = array
+            array = self._expanded[name] = self._constants.store(array, "expanded weights")
             drop_pages(matrix)  # from now on the expanded copy is read
         return array
 

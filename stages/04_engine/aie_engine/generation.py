@@ -1,0 +1,45 @@
+"""What the core knows of one open request: the token ids, which the scheduler never sees."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from aie_engine.batch import Int32Array
+from aie_engine.params import SamplingParams
+from aie_engine.requests import FinishReason, GenerateRequest
+from aie_tensor import MemoryPool, Owner
+
+__all__ = ["Generation"]
+
+_NO_TOKENS: Int32Array = np.empty(0, np.int32)
+
+
+class Generation:
+    """Token ids from `pool`, prompt and answer together; given back by `close`. Raises `OutOfMemoryError`."""
+
+    __slots__ = ("_memory", "max_tokens", "num_prompt", "num_tokens", "params", "request_id", "stop_ids", "tokens")
+
+    def __init__(
+        self, request: GenerateRequest, params: SamplingParams, eos_token_ids: Iterable[int], pool: MemoryPool
+    ) -> None:
+        self.request_id = request.request_id
+        self.params = params
+        self.num_prompt = self.num_tokens = len(request.prompt_ids)
+        self.max_tokens = self.num_prompt + params.max_tokens
+        self._memory = pool.allocate(4 * self.max_tokens, owner=Owner("token ids", request_id=request.request_id))
+        self.tokens: Int32Array = self._memory.array(np.int32, self.max_tokens)  # prompt, then what was sampled
+        self.tokens[: self.num_prompt] = request.prompt_ids
+        self.stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else set(eos_token_ids))
+
+    def append(self, token_id: int) -> FinishReason | None:
+        """Take the next token; says whether it was the last."""
+        self.tokens[self.num_tokens] = token_id
+        self.num_tokens += 1
+        if token_id in self.stop_ids:
+            return "stop"
+        return "length" if self.num_tokens == self.max_tokens else None
+
+    def close(self) -> None:
+        """Give the memory back: the request has ended."""
+        self.tokens = _NO_TOKENS
+        self._memory.release()
