@@ -144,6 +144,8 @@ class FakeEngine:
         )
         self.is_alive = True
         self.figures = EngineStats()
+        self.snapshot: dict[str, object] = {"version": 1, "sample_every": 1, "groups": []}
+        self.fail_memory: Exception | None = None
         self.script = script
         self.fail_submit: Exception | None = None
         self.fail_from = 0  # the first submission that fails
@@ -173,6 +175,11 @@ class FakeEngine:
 
     def stats(self) -> EngineStats:
         return self.figures
+
+    def memory(self) -> Mapping[str, object]:
+        if self.fail_memory is not None:
+            raise self.fail_memory
+        return self.snapshot
 
     def outstanding(self) -> list[Mapping[str, object]]:
         return []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from aie_engine import AieError, EngineStats
+from aie_engine import AieError, EngineDeadError, EngineStats
 from aie_server import Metrics, ServerConfig
 
 
@@ -58,8 +58,10 @@ def test_health_tells_why_a_request_would_not_be_served(harness: Any, make_engin
 
 def test_metrics_parse_and_add_up(harness: Any) -> None:
     harness.engine.figures = EngineStats(
-        num_running=3, num_waiting=2, kv_usage=0.25, num_preemptions=4, steps=10, batch_size_sum=25, rss_bytes=1000
-    )
+        num_running=3, num_waiting=2, kv_usage=0.25, num_preemptions=4, steps=10, batch_size_sum=25, rss_bytes=1000,
+        num_kv_blocks=8, num_free_blocks=6, memory_reserved_bytes=90, memory_live_bytes=60, memory_requested_bytes=50,
+        memory_cached_bytes=20, memory_pending_bytes=10, memory_mapped_bytes=7,
+    )  # fmt: skip
     server = harness.serve()
     harness.complete(stream=True, max_tokens=20)
     harness.complete(max_tokens=3)
@@ -89,6 +91,9 @@ def test_metrics_parse_and_add_up(harness: Any) -> None:
     assert of_model("aie_kv_cache_usage_perc") == 0.25
     assert of_model("aie_num_preemptions_total") == 4
     assert of_model("aie_batch_size") == 2.5
+    states = ("reserved", "live", "requested", "cached", "pending", "mapped")
+    assert [of_model("aie_memory_bytes", state=state) for state in states] == [90, 60, 50, 20, 10, 7]
+    assert [of_model("aie_kv_blocks", state=state) for state in ("used", "free")] == [2, 6]
     assert of_model("aie_prompt_tokens_total") == 4
     assert of_model("aie_generation_tokens_total") == 14 + 3
     assert of_model("aie_request_success_total", finished_reason="stop") == 1
@@ -154,6 +159,45 @@ def test_everything_else_needs_the_key(harness: Any, authorization: str | None) 
 def test_right_key(harness: Any, key: str) -> None:
     harness.serve(api_keys=["secret-key", "other", "schlüssel"])
     assert harness.get("/v1/models", Authorization=f"Bearer {key}").status == 200
+
+
+def test_memory_is_what_the_engine_says(harness: Any) -> None:
+    harness.engine.snapshot = {"version": 1, "sample_every": 64, "groups": [{"what": "kv"}]}
+    answer = harness.get("/debug/memory")
+    assert (answer.status, answer.json) == (200, {"fake": harness.engine.snapshot})
+    for query in ("?model=fake", "?model=default", "?model=fake&model=default", "?&&"):
+        assert harness.get(f"/debug/memory{query}").json == {"fake": harness.engine.snapshot}
+
+
+def test_memory_without_call_stacks_names_the_flag(harness: Any) -> None:
+    harness.engine.snapshot = {"version": 1, "sample_every": 0, "pools": [{"name": "engine-0"}]}
+    snapshot = harness.get("/debug/memory").json["fake"]
+    assert snapshot["pools"] == [{"name": "engine-0"}] and "--memdebug" in snapshot["hint"]
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "code"),
+    [
+        ("?model=other", 404, "model_not_found"),
+        ("?model=", 404, "model_not_found"),
+        ("?mdl=fake", 400, "invalid_input"),
+    ],
+)
+def test_memory_of_nobody(harness: Any, query: str, status: int, code: str) -> None:
+    answer = harness.get(f"/debug/memory{query}")
+    assert (answer.status, answer.error["code"]) == (status, code)
+
+
+def test_memory_of_a_dead_engine_is_unavailable(harness: Any) -> None:
+    harness.engine.fail_memory = EngineDeadError("The engine's worker has died.")
+    answer = harness.get("/debug/memory")
+    assert (answer.status, answer.error["code"], answer.headers["Retry-After"]) == (503, "engine_died", "1")
+
+
+def test_memory_needs_the_key(harness: Any) -> None:
+    harness.serve(api_keys=["secret-key"])
+    assert harness.get("/debug/memory").status == 401
+    assert harness.get("/debug/memory", Authorization="Bearer secret-key").status == 200
 
 
 def test_models(harness: Any) -> None:

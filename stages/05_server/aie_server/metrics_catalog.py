@@ -15,6 +15,8 @@ _ITL_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0
 _E2E_S = (0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 240.0)
 _LENGTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 
+_MEMORY_STATES = ("reserved", "live", "requested", "cached", "pending", "mapped")
+
 
 @dataclass(frozen=True, slots=True)
 class ModelMetrics:
@@ -77,6 +79,13 @@ class ServerMetrics:
             "engine_execute_seconds_total", "Of which in the executor; the rest is the engine's own Python.", by_model
         )
         self._batch = registry.gauge("batch_size", "Mean batch size since the start.", by_model)
+        self._pool_memory = registry.gauge(
+            "memory_bytes",
+            "Memory of the engine's pool by state: reserved = live + cached + pending; requested is what was asked for "
+            "of live; mapped files come on top.",
+            ("model_name", "state"),
+        )
+        self._kv_blocks = registry.gauge("kv_blocks", "Blocks of the KV cache by state.", ("model_name", "state"))
         self._worker_memory = registry.gauge(
             "engine_resident_memory_bytes", "Resident memory of the engine's process.", by_model
         )
@@ -114,6 +123,10 @@ class ServerMetrics:
         self._execute_s.labels(name).set_total(stats.execute_time_s)
         self._batch.labels(name).set(stats.batch_size_sum / stats.steps if stats.steps else 0.0)
         self._worker_memory.labels(name).set(stats.rss_bytes)
+        for state in _MEMORY_STATES:
+            self._pool_memory.labels(name, state).set(getattr(stats, f"memory_{state}_bytes"))
+        self._kv_blocks.labels(name, "used").set(stats.num_kv_blocks - stats.num_free_blocks)
+        self._kv_blocks.labels(name, "free").set(stats.num_free_blocks)
 
 
 def _resident_bytes() -> float:

@@ -10,6 +10,7 @@ from aie_server.access_log import AccessRecord, log_access
 from aie_server.api.chat import ChatEndpoint
 from aie_server.api.completions import CompletionsEndpoint
 from aie_server.api.generation import GenerationContext
+from aie_server.api.memory import MemoryEndpoint
 from aie_server.api.models import ModelEndpoint, ModelsEndpoint
 from aie_server.api.status import HealthEndpoint, index_endpoint, metrics_endpoint, version_endpoint
 from aie_server.api.tokenize import DetokenizeEndpoint, TokenizeEndpoint
@@ -172,6 +173,7 @@ class Server:
         add("POST", "/detokenize", DetokenizeEndpoint(self.models), "token ids to text")
         add("GET", "/health", health, "200 when a request would be served", is_open=True)
         add("GET", "/metrics", metrics_endpoint(self.metrics), "figures for Prometheus", is_open=True)
+        add("GET", "/debug/memory", MemoryEndpoint(self.models), "what the engines hold, and who asked for it")
         add("GET", "/version", version_endpoint, "version of aie", is_open=True)
         add("GET", "/", index_endpoint(router), "this list", is_open=True)
         return router
