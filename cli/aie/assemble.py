@@ -79,8 +79,20 @@ def engine_config(settings: ServeSettings, path: Path, name: str, *, share: int 
         max_seq_len=settings.max_seq_len,
         kv_memory_bytes=parse_bytes(settings.kv_memory, param="kv_memory"),
         memdebug=settings.memdebug,
+        memdebug_sample=settings.memdebug_sample,
+        memory_log=_memory_log(settings, name if share > 1 else None),
         seed=settings.seed,
     )
+
+
+def _memory_log(settings: ServeSettings, model: str | None) -> Path | None:
+    """The file for the allocations of `model`, where several share the setting: `log.jsonl` → `log.model.jsonl`."""
+    if settings.memory_log is None:
+        return None
+    if not settings.memdebug:
+        raise InvalidInputError("--memory-log records nothing without --memdebug; give both.", param="memory_log")
+    path = Path(settings.memory_log)
+    return path if model is None else path.with_name(f"{path.stem}.{model.replace('/', '-')}{path.suffix}")
 
 
 def build_service(settings: ServeSettings, *, report: Callable[[str], None] = note) -> Service:

@@ -62,7 +62,14 @@ def serve(
         str | None, typer.Option(help="Prefix of metric names; `vllm:` suits existing boards. [aie_]")
     ] = None,
     memdebug: Annotated[
-        bool | None, typer.Option("--memdebug", help="Record where every KV block and allocation comes from.")
+        bool | None,
+        typer.Option("--memdebug", help="Record where every KV block and allocation comes from; see /debug/memory."),
+    ] = None,
+    memdebug_sample: Annotated[
+        int | None, typer.Option(help="With --memdebug: record one in so many allocations. [1]")
+    ] = None,
+    memory_log: Annotated[
+        Path | None, typer.Option(help="With --memdebug: write every allocation here, for `aie memdebug replay`.")
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error. [info]")] = None,
     config: Annotated[
@@ -102,6 +109,8 @@ def serve(
         "grace_s": grace_s,
         "metrics_prefix": metrics_prefix,
         "memdebug": memdebug,
+        "memdebug_sample": memdebug_sample,
+        "memory_log": str(memory_log) if memory_log is not None else None,
         "log_level": log_level,
     }
     _run(load_settings(flags, config_file=config))

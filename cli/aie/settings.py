@@ -22,6 +22,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "port": (0, 65535, "from 0 to 65535"),
     "threads": (1, 4096, "from 1 to 4096"),
     "rate_limit": (1e-6, 1e9, "a positive number of requests per second"),
+    "memdebug_sample": (1, 1 << 20, f"from 1 (every allocation) to {1 << 20}"),
     "deadline_s": (1e-3, _LONGEST_S, "a positive number of seconds, at most a year"),
     "grace_s": (0, _LONGEST_S, "0 or a number of seconds, at most a year"),
 }
@@ -50,6 +51,8 @@ class ServeSettings:
     grace_s: float = 30.0  # after SIGTERM
     metrics_prefix: str = "aie_"
     memdebug: bool = False
+    memdebug_sample: int = 1  # of so many allocations one is recorded
+    memory_log: str | None = None  # file for every allocation and release, to be replayed
     log_level: str = "info"
     seed: int = 0
     origins: Mapping[str, str] = field(default_factory=dict)  # setting → where its value came from

@@ -50,6 +50,9 @@ class ScriptedEngine:
 
         return EngineStats(worker_pid=4711)
 
+    def memory(self):
+        return {"version": 1, "process": "scripted"}
+
     def outstanding(self):
         return []
 

@@ -30,6 +30,9 @@ class WrappedEngine:
     def stats(self) -> EngineStats:
         return self._engine.stats()
 
+    def memory(self) -> Mapping[str, object]:
+        return self._engine.memory()
+
     def outstanding(self) -> list[Mapping[str, object]]:
         return self._engine.outstanding()
 
