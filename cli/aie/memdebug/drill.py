@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aie.console import format_bytes, write_json
-from aie.memdebug.show import growth_json, print_growth, screen
+from aie.memdebug.show import chain, growth_json, print_growth, say, screen, wrapped
 from aie_engine import InvalidInputError
 
 if TYPE_CHECKING:
@@ -27,9 +27,10 @@ def run_named_drill(name: str, *, requests: int | None, seed: int, json_path: Pa
         known = "; ".join(f"{drill.name} ({drill.title})" for drill in DRILLS.values())
         raise InvalidInputError(f"There is no drill {name!r}. There are: {known}.", param="drill")
     report = run_drill(name, seed=seed) if requests is None else run_drill(name, num_requests=requests, seed=seed)
-    print(screen(report.snapshots[-1]))
+    say(screen(report.snapshots[-1]))
     _print_report(report)
-    print(f"\n{DRILLS[name].explain}")
+    for paragraph in DRILLS[name].explain.splitlines():
+        say(f"\n{wrapped(paragraph)}")
     _print_outcome(report)
     if json_path is not None:
         write_json(json_path, _as_json(report))
@@ -40,15 +41,15 @@ def _print_report(report: "DrillReport") -> None:
     for before, after in itertools.pairwise(report.snapshots):
         grown = sum(group.nbytes for group in after.groups) - sum(group.nbytes for group in before.groups)
         num_requests = after.num_requests - before.num_requests
-        print(f"Held after {after.num_requests} requests: {format_bytes(grown)} more than {num_requests} requests ago.")
+        say(f"Held after {after.num_requests} requests: {format_bytes(grown)} more than {num_requests} requests ago.")
     print_growth("LEAKED (grew in each interval)", report.growing)
     for title, chains in (("Who holds one of them", report.held_by), ("Held in a reference cycle", report.in_cycles)):
         if chains:
-            print(f"\n{title}:")
-        for chain in chains[:_MAX_CHAINS]:
-            print(f"  {chain}")
+            say(f"\n{title}:")
+        for text in chains[:_MAX_CHAINS]:
+            say(chain(text))
         if len(chains) > _MAX_CHAINS:
-            print(f"  … and {len(chains) - _MAX_CHAINS} more like these.")
+            say(f"  … and {len(chains) - _MAX_CHAINS} more like these.")
 
 
 def _print_outcome(report: "DrillReport") -> None:
@@ -57,9 +58,9 @@ def _print_outcome(report: "DrillReport") -> None:
         return
     planted = f"{report.planted[0]}:{report.planted[1]}"
     if report.found:
-        print(f"\nFound: the leak is at {named}, which is where it was planted.")
+        say(f"\nFound: the leak is at {named}, which is where it was planted.")
     else:
-        print(f"\nNOT FOUND: the leak was planted at {planted}; the report names {named}.")
+        say(f"\nNOT FOUND: the leak was planted at {planted}; the report names {named}.")
 
 
 def _as_json(report: "DrillReport") -> dict[str, object]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from aie.console import check_writable, write_json
-from aie.memdebug.show import difference, growth_json
+from aie.memdebug.show import difference, growth_json, say
 
 __all__ = ["diff", "replay"]
 
@@ -27,7 +27,7 @@ def diff(
     if json_path is not None:
         check_writable(json_path)
     before, after = load_snapshot(a), load_snapshot(b)
-    print(difference(before, after))
+    say(difference(before, after))
     if json_path is not None:
         changes = changes_between(before, after)
         write_json(

@@ -13,7 +13,7 @@ from aie.assemble import engine_config, find_model
 from aie.console import note
 from aie.memdebug.load import Load, report
 from aie.memdebug.outputs import Outputs
-from aie.memdebug.show import Progress, print_endings, print_verdict, screen
+from aie.memdebug.show import Progress, print_endings, print_verdict, say, screen
 from aie.memdebug.traffic import plan, run
 from aie.memdebug.verdict import Marks, judge
 from aie.settings import load_settings
@@ -36,7 +36,7 @@ def run_locally(model: str | None, kernels: str | None, load: Load, outputs: Out
             stats = engine.stats()
         print_endings(endings)
         verdict = judge(marks, limit_bytes=load.limit_bytes)
-        print(screen(marks.end))
+        say(screen(marks.end))
         print_verdict(marks, verdict, num_warm_up=load.num_warm_up)
         if stats.num_running or stats.num_waiting:
             raise AieError(f"The engine still counts {stats.num_running + stats.num_waiting} requests; none is open.")

@@ -19,7 +19,7 @@ from aie.console import note
 from aie.memdebug.load import Load, report
 from aie.memdebug.outputs import Outputs
 from aie.memdebug.remote import fetch
-from aie.memdebug.show import Progress, print_endings, print_verdict, screen
+from aie.memdebug.show import Progress, print_endings, print_verdict, say, screen
 from aie.memdebug.traffic import Mix, kinds
 from aie.memdebug.verdict import Marks, judge
 from aie_engine import EnvironmentLacksError, InvalidInputError
@@ -71,7 +71,7 @@ def look_or_run(url: str, model: str | None, api_key: str | None, load: Load | N
     found = fetch(url, model, api_key)
     if load is None:
         for name, snapshot in found.items():
-            print(f"{name}\n{screen(snapshot)}")
+            say(f"{name}\n{screen(snapshot)}")
         if not all(snapshot.sample_every for snapshot in found.values()):
             note(f"The server's ledger is off, so nobody knows which line holds what; start it with {_SERVE}.")
         outputs.write_snapshots(list(found.values()))
@@ -85,7 +85,7 @@ def look_or_run(url: str, model: str | None, api_key: str | None, load: Load | N
     marks, endings, was_idle = mark_remote_run(url, name, api_key, load)
     print_endings(endings)
     verdict = judge(marks, limit_bytes=load.limit_bytes, is_idle=was_idle)
-    print(screen(marks.end))
+    say(screen(marks.end))
     print_verdict(marks, verdict, num_warm_up=load.num_warm_up)
     if not was_idle:
         note("Other requests were open; memory that a request holds counts as a leak only if it grew in each half.")

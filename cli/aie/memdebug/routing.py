@@ -5,7 +5,7 @@ train.py --json out` are neither, so this command looks at its words before they
 and what follows `--` is a program with arguments of its own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import typer
@@ -51,7 +51,7 @@ def _subcommand(name: str) -> Any:
     """Made when it is asked for: the command line starts faster without what it imports."""
     from aie.memdebug import files, watch
 
-    commands = {"watch": watch.watch, "diff": files.diff, "replay": files.replay}
+    commands: dict[str, Callable[..., None]] = {"watch": watch.watch, "diff": files.diff, "replay": files.replay}
     inner = typer.Typer(rich_markup_mode=None)
     inner.command(name)(commands[name])
     return typer.main.get_command(inner)
@@ -66,7 +66,7 @@ def script_of(ctx: typer.Context) -> tuple[str, ...] | None:
 def mode_of(ctx: typer.Context) -> str:
     """traffic, url, drill or script. Raises `InvalidInputError` where the words contradict one another."""
     typed = _typed(ctx)
-    chosen = [mode for mode in ("url", "drill") if mode in typed]
+    chosen: list[str] = [mode for mode in ("url", "drill") if mode in typed]
     if script_of(ctx) is not None:
         chosen.append("script")
         if not script_of(ctx):

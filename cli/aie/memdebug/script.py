@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from aie.console import format_bytes, note
 from aie.memdebug.outputs import Outputs
-from aie.memdebug.show import growth_json, print_growth, screen
+from aie.memdebug.show import chain, growth_json, print_growth, say, screen
 from aie_engine import InvalidInputError
 from aie_tensor import Allocation, Ledger, MemoryPool, Tensor
 from aie_tensor.memdebug import Growth, MemorySnapshot, take_snapshot
@@ -208,20 +208,20 @@ def _print(
     pools: Sequence[MemoryPool],
 ) -> None:
     if not pools:
-        print("The program made no memory pool of aie_tensor; there is nothing to report.")
+        say("The program made no memory pool of aie_tensor; there is nothing to report.")
         return
-    print(screen(snapshot))
+    say(screen(snapshot))
     print_growth("STILL HELD when the program ended", leaks)
     for title, lines in (("Who holds it", held_by), ("Held in a reference cycle", in_cycles[:_MAX_CYCLES])):
         if lines:
-            print(f"\n{title}:")
+            say(f"\n{title}:")
         for text in lines:
-            print(f"  {text}")
+            say(chain(text))
     num_dropped = sum(pool.stats.num_dropped for pool in snapshot.pools)
     if num_dropped:
-        print(f"\n{num_dropped} handles were dropped without a release: Python gave them back, when it got to it.")
+        say(f"\n{num_dropped} handles were dropped without a release: Python gave them back, when it got to it.")
     if leaks:
         total = sum(leak.nbytes for leak in leaks)
-        print(f"\n{len(leaks)} leak{'s' if len(leaks) > 1 else ''}, {format_bytes(total)} in all.")
+        say(f"\n{len(leaks)} leak{'s' if len(leaks) > 1 else ''}, {format_bytes(total)} in all.")
     else:
-        print(f"\nNo leak: {sum(pool.stats.num_allocations for pool in snapshot.pools)} allocations, all given back.")
+        say(f"\nNo leak: {sum(pool.stats.num_allocations for pool in snapshot.pools)} allocations, all given back.")

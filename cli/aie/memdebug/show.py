@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -14,11 +15,22 @@ if TYPE_CHECKING:
     from aie.memdebug.verdict import Marks, Verdict
     from aie_tensor.memdebug import Growth, MemorySnapshot
 
-__all__ = ["Progress", "difference", "growth_json", "print_endings", "print_growth", "print_verdict", "screen"]
+__all__ = [
+    "Progress",
+    "chain",
+    "difference",
+    "growth_json",
+    "print_endings",
+    "print_growth",
+    "print_verdict",
+    "screen",
+    "wrapped",
+]
 
 _MIN_WIDTH, _MAX_WIDTH = 60, 120
 _MAX_GROUPS, _MAX_FRAMES = 10, 6
 _EVERY_S = 10.0
+_ASCII = str.maketrans({"→": "->", "×": "x", "·": "-", "…": "...", "–": "-"})
 
 
 def screen(snapshot: "MemorySnapshot") -> str:
@@ -31,14 +43,38 @@ def difference(before: "MemorySnapshot", after: "MemorySnapshot") -> str:
     return render_diff(before, after, *_paper())
 
 
+def wrapped(text: str) -> str:
+    """One paragraph, in lines as wide as the terminal."""
+    return textwrap.fill(text, _paper()[0], break_long_words=False, break_on_hyphens=False)
+
+
+def chain(text: str) -> str:
+    """Who holds what: on one line where it fits, else a line for each step."""
+    return (
+        f"  {text}"
+        if len(text) + 2 <= _paper()[0]
+        else "  " + text.replace(" → ", "\n    → ").replace("; holds ", "\n    holds ")
+    )
+
+
+def say(text: str) -> None:
+    """A line of the result on standard output, whatever letters that can take."""
+    if not _can_unicode():
+        text = text.translate(_ASCII).encode("ascii", "backslashreplace").decode()
+    print(text, flush=True)
+
+
 def _paper() -> tuple[int, bool]:
     """Characters in a line, and whether letters beyond ASCII can be shown."""
-    width = min(max(shutil.get_terminal_size((100, 24)).columns, _MIN_WIDTH), _MAX_WIDTH)
+    return min(max(shutil.get_terminal_size((100, 24)).columns, _MIN_WIDTH), _MAX_WIDTH), _can_unicode()
+
+
+def _can_unicode() -> bool:
     try:
         "█░▒…→×·–".encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
-        return width, False
-    return width, True
+        return False
+    return True
 
 
 def print_endings(endings: Counter[str]) -> None:
@@ -50,20 +86,20 @@ def print_growth(title: str, changes: "Sequence[Growth]") -> None:
     """Groups with what they grew by, their owner and the lines of code that asked; nothing where there are none."""
     if not changes:
         return
-    print(f"\n{title}:")
+    say(f"\n{title}:")
     for change in changes[:_MAX_GROUPS]:
         group = change.group
         where = " · ".join(part for part in (group.model, group.worker, group.stage) if part)
         rate = "" if change.bytes_per_1000 is None else f", {format_bytes(change.bytes_per_1000)} per 1000 requests"
-        print(f"  {change.nbytes and format_bytes(change.nbytes):>10} in {change.count} × {group.what or 'unnamed'}"
+        say(f"  {change.nbytes and format_bytes(change.nbytes):>10} in {change.count} × {group.what or 'unnamed'}"
               + (f" ({where})" if where else "") + rate)  # fmt: skip
         if group.requests:
-            print(f"             held by request {', '.join(group.requests)}{' …' if group.count > 3 else ''}, "
+            say(f"             held by request {', '.join(group.requests)}{' …' if group.count > 3 else ''}, "
                   f"the oldest for {group.oldest_s:.1f} s")  # fmt: skip
         for frame in group.stack[:_MAX_FRAMES]:
-            print(f"             {frame}")
+            say(f"             {frame}")
     if len(changes) > _MAX_GROUPS:
-        print(f"  … and {len(changes) - _MAX_GROUPS} groups more; --json has them all.")
+        say(f"  … and {len(changes) - _MAX_GROUPS} groups more; --json has them all.")
 
 
 def print_verdict(marks: "Marks", verdict: "Verdict", *, num_warm_up: int) -> None:
@@ -74,16 +110,16 @@ def print_verdict(marks: "Marks", verdict: "Verdict", *, num_warm_up: int) -> No
     share = "" if verdict.rss_share is None else f": {verdict.rss_share:+.2%}"
     print_growth("LEAKED", verdict.leaks)
     print_growth("Grew once, not in each half of the run (no leak by itself)", verdict.grown)
-    print(f"\nSince the baseline (after {num_warm_up} requests), {verdict.change.num_requests} requests:")
-    print(f"  live in pools   {before:,} B before, {after:,} B now: {'exactly the same' if before == after else moved}")
-    print(f"  resident (RSS)  {rss}{share}")
+    say(f"\nSince the baseline (after {num_warm_up} requests), {verdict.change.num_requests} requests:")
+    say(f"  live in pools   {before:,} B before, {after:,} B now: {'exactly the same' if before == after else moved}")
+    say(f"  resident (RSS)  {rss}{share}")
     for reason in verdict.over_limit:
-        print(f"OVER THE LIMIT: {reason}.")
+        say(f"OVER THE LIMIT: {reason}.")
     if verdict.leaks:
         total = sum(leak.nbytes for leak in verdict.leaks)
-        print(f"{len(verdict.leaks)} leak{'s' if len(verdict.leaks) > 1 else ''}, {format_bytes(total)} in all.")
+        say(f"{len(verdict.leaks)} leak{'s' if len(verdict.leaks) > 1 else ''}, {format_bytes(total)} in all.")
     else:
-        print("No leak: everything that the requests held has been given back.")
+        say("No leak: everything that the requests held has been given back.")
 
 
 def growth_json(change: "Growth") -> dict[str, object]:

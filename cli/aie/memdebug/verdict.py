@@ -49,14 +49,14 @@ class Verdict:
 def judge(marks: Marks, *, limit_bytes: int | None, is_idle: bool = True) -> Verdict:
     """`is_idle`: False where other people's requests may have been open at the marks, so that memory of a request is no
     leak by itself."""
-    leaks = {_key(change.group): change for change in keeps_growing(marks.after_warm_up())}
+    leaks = {_key(leak.group): leak for leak in keeps_growing(marks.after_warm_up())}
     if is_idle:
-        for change in _of_requests(marks):
-            leaks.setdefault(_key(change.group), change)
+        for leak in _of_requests(marks):
+            leaks.setdefault(_key(leak.group), leak)
     grown = [
-        change
-        for change in diff(marks.baseline, marks.end)
-        if (change.nbytes > 0 or change.count > 0) and _key(change.group) not in leaks
+        group
+        for group in diff(marks.baseline, marks.end)
+        if (group.nbytes > 0 or group.count > 0) and _key(group.group) not in leaks
     ]
     change = totals(marks.baseline, marks.end)
     rss = marks.baseline.rss_bytes

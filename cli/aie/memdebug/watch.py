@@ -10,7 +10,7 @@ import typer
 
 from aie.console import format_bytes
 from aie.memdebug.remote import fetch
-from aie.memdebug.show import screen
+from aie.memdebug.show import say, screen
 from aie_engine import InvalidInputError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ _Show = Callable[[dict[str, "MemorySnapshot"], dict[str, "MemorySnapshot"]], Non
 def _shown() -> Iterator[_Show]:
     """On a terminal a screen that is drawn anew and given back at the end; elsewhere lines."""
     if not sys.stdout.isatty():
-        yield lambda before, now: print("\n".join(line(name, before.get(name), now[name]) for name in now), flush=True)
+        yield lambda before, now: say("\n".join(line(name, before.get(name), now[name]) for name in now))
         return
     from rich.console import Console
     from rich.live import Live
