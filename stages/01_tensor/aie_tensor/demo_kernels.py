@@ -1,4 +1,4 @@
-"""The stage's demonstration, part 3: a linear layer in 4-bit blocks, NumPy against the C kernel. Run by `__main__`."""
+"""The stage's demonstration, part 7: a linear layer in 4-bit blocks, NumPy against the C kernel. Run by `__main__`."""
 
 import time
 from collections.abc import Callable
@@ -23,7 +23,7 @@ REPEATS = 16  # the layer's copies in one plan, so that one call's overhead is s
 
 def show_kernels(num_threads: int) -> None:
     """Print error and speed of the native kernel against the reference, or how to get a compiler."""
-    print("3. Kernel against reference\n")
+    print("7. Kernel against reference\n")
     random = np.random.default_rng(0)
     matrix = quantize(random.standard_normal((N, K)).astype(np.float32) * 0.05, DType.Q4_1)
     inputs = {tokens: random.standard_normal((tokens, K)).astype(np.float32) for tokens in BATCHES}

@@ -1,14 +1,13 @@
-"""The stage's demonstration, parts 1 and 2: what reuse buys, and how misuse and leaks are caught. Run by `__main__`."""
+"""The stage's demonstration, parts 1 and 2: what reuse buys, and what size classes cost. Run by `__main__`."""
 
-import math
 import random
 import time
 
-from aie_tensor.errors import DoubleFreeError
-from aie_tensor.memory import Allocation, Ledger, MemoryPool
+from aie_tensor.memory import MemoryPool
 from aie_tensor.memory.replay import Allocator, FromNaive, FromNumpy, FromPool, FromSystem, Replay, replay
+from aie_tensor.memory.rounding import MODELS, POLICIES, waste
 
-__all__ = ["show_misuse", "show_reuse"]
+__all__ = ["show_reuse", "show_rounding"]
 
 MIB = 1 << 20
 HIDDEN_BYTES = 576 * 4  # one token's activations in SmolLM2-135M: 576 float32
@@ -18,7 +17,7 @@ WINDOW = 4  # buffers held at a time
 
 def show_reuse() -> None:
     """Print two tables: one size again and again, then a new length each time."""
-    print("1. What reuse buys")
+    print("1. What reuse buys\n")
     print(f"   {COUNT} buffers, {WINDOW} of them held at any time; each is written once per 4 KiB page.\n")
     print("   a) always 4 MiB, as a server whose inputs are all padded to one length:")
     _print_table([4 * MIB] * COUNT)
@@ -27,9 +26,10 @@ def show_reuse() -> None:
     _print_table([int(min(8192, max(1, lengths.lognormvariate(6.5, 0.8)))) * HIDDEN_BYTES for _ in range(COUNT)])
     print(
         "\n   `alloc` is take and give back (medians). `first touch` holds the page faults, the real cost: a\n"
-        "   cached block has its pages already. NumPy asks a C library that caches too, unseen and unbounded.\n"
-        "   The naive pool reuses equal sizes only, so in b) it hoards. Size classes pay with rounding and get\n"
-        "   reuse for it.\n"
+        "   cached block has its pages already. `reused`: requests that did not go to the system. `peak asked` is\n"
+        "   what the holders needed at most, `peak reserved` what the allocator kept for it. NumPy asks a C library\n"
+        "   that caches too, unseen and unbounded. The naive pool reuses equal sizes only, so in b) it hoards.\n"
+        "   Size classes pay with rounding and get reuse for it.\n"
     )
 
 
@@ -48,67 +48,18 @@ def _row(cost: Replay) -> str:
     )
 
 
-def show_misuse() -> None:
-    """Print a caught double free with both stacks, and a leak found by the ledger."""
-    print("2. What reference counts and the ledger catch\n")
-    pool = MemoryPool(ledger=Ledger(enabled=True))
-    block = _prepare_request(pool)
-    _finish_request(block)
-    try:
-        _clean_up_after_timeout(block)
-    except DoubleFreeError as error:
-        print("   a) A request finishes; then its timeout fires and frees the same memory again. Caught:\n")
-        print(_indented(str(error)))
-        print("\n      The exception itself was raised at the second free, in `_clean_up_after_timeout`.")
-    print("\n   b) 200 requests; one in ten is cancelled, and its error path forgets the scratch memory:\n")
-    before = pool.ledger.mark()
-    forgotten = [held for number in range(200) if (held := _serve(pool, number))]
-    for leak in pool.ledger.report(before):
-        print(f"      {leak.count} × '{leak.owner}', {leak.nbytes:,} bytes still held, allocated at")
-        print(f"        {leak.stack[0]}")
-    stats = pool.stats()
-    print(f"\n      The pool agrees: {stats.num_live} blocks live, {stats.requested_bytes:,} bytes asked for them.")
-    for held in forgotten:
-        held.release()
-    _print_ledger_cost()
-
-
-def _prepare_request(pool: MemoryPool) -> Allocation:
-    return pool.allocate(MIB, owner="logits of request 7")
-
-
-def _finish_request(block: Allocation) -> None:
-    block.release()
-
-
-def _clean_up_after_timeout(block: Allocation) -> None:
-    block.release()
-
-
-def _serve(pool: MemoryPool, number: int) -> Allocation | None:
-    """Serve request `number`; returns the memory that the broken path forgets, so that the reader sees it live on."""
-    scratch = pool.allocate(64 * 1024, owner="attention scratch")
-    if number % 10 == 0:  # cancelled: leaves without a release
-        return scratch
-    scratch.release()
-    return None
-
-
-def _print_ledger_cost() -> None:
-    off_us, on_us = (_cycle_us(MemoryPool(ledger=Ledger(enabled))) for enabled in (False, True))
-    print(f"      Allocate and release, the best seen: {off_us:.1f} µs with the ledger off, {on_us:.1f} µs on.\n")
-
-
-def _cycle_us(pool: MemoryPool) -> float:
-    """Allocate and release: the best mean of 100 cycles in a row, in µs."""
-    best = math.inf
-    for _ in range(50):
-        started = time.perf_counter()
-        for _ in range(100):
-            pool.allocate(MIB).release()
-        best = min(best, time.perf_counter() - started)
-    return best / 100 * 1e6
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"      {line}" for line in text.splitlines())
+def show_rounding() -> None:
+    """Print the waste of each spacing of classes on the weights of four models."""
+    titles = ["exact" if policy is None else str(policy) for policy in POLICIES]
+    print("2. What size classes cost: the weights of four models in bfloat16\n")
+    print(f"      {'':<16}{'weights':>9}   lost, of what is reserved, with so many classes per doubling:")
+    print(f"      {'':<16}{'':>9}" + "".join(f"{title:>9}" for title in titles))
+    for model in MODELS:
+        sizes = model.nbytes()
+        cells = "".join(f"{waste(sizes, policy).share:>9.1%}" for policy in POLICIES)
+        print(f"      {model.name:<16}{sum(sizes) / MIB:>5.0f} MiB{cells}")
+    print(
+        "\n   1 is powers of two; `exact` is rounded to pages only. A model whose dimensions are powers of two\n"
+        "   fits powers of two; 896 or 768 channels do not, and close to half of the memory would hold nothing.\n"
+        "   So weights never go through classes: they are mapped from their file, or get exact blocks.\n"
+    )
