@@ -1,10 +1,12 @@
 """The ledger: what is held, by which line, since when."""
 
 import threading
+from collections import Counter
 
 import numpy as np
+import pytest
 
-from aie_tensor import Ledger, MemoryPool
+from aie_tensor import EventKind, InvalidInputError, Ledger, MemoryEvent, MemoryPool, Owner, RefHistory
 
 
 class Clock:
@@ -129,3 +131,145 @@ def test_threads_record_without_losing_entries() -> None:
     for thread in threads:
         thread.join()
     assert len(ledger.outstanding()) == 4 * 100
+
+
+def test_what_owners_leave_open_comes_from_the_context_in_reports() -> None:
+    ledger = Ledger(enabled=True, context=Owner(model="tiny@1", worker="engine-0"))
+    ledger.record("a", 1, "kv")
+    ledger.record("b", 1, Owner("kv", "r-1", worker="engine-1"))
+    assert [entry.owner for entry in ledger.outstanding()] == [
+        Owner("kv", model="tiny@1", worker="engine-0"),
+        Owner("kv", "r-1", "tiny@1", "engine-1"),
+    ]
+
+
+def test_a_group_is_a_line_and_a_purpose_and_names_three_requests() -> None:
+    ledger = Ledger(enabled=True)
+    for number in range(5):
+        ledger.record(number, 10, Owner("kv", f"r-{number // 2 * 2}"), block_bytes=16)
+    for number in range(5, 9):
+        ledger.record(number, 10, Owner("kv", f"r-{number}"), block_bytes=16)
+    later, earlier = sorted(ledger.report(), key=lambda group: group.count)
+    assert (earlier.owner, earlier.count, earlier.nbytes, earlier.block_bytes) == (Owner("kv"), 5, 50, 80)
+    assert earlier.requests == ("r-0", "r-2", "r-4")
+    assert later.requests == ("r-5", "r-6", "r-7")
+
+
+def test_a_sample_finds_every_line_of_periodic_traffic() -> None:
+    """A step that allocates exactly 64 times: a plain counter would see one and the same layer for ever."""
+    ledger = Ledger(enabled=True, sample_every=64)
+    for step in range(1000):
+        for layer in range(64):
+            ledger.record((step, layer), 1, f"layer {layer}")
+    per_layer = Counter(entry.owner.what for entry in ledger.outstanding())
+    assert len(per_layer) == 64
+    assert 900 < per_layer.total() < 1100  # 1,000 expected
+    assert ledger.num_lost == 64_000 - per_layer.total()
+
+
+def test_a_sample_is_the_same_in_every_run_and_what_it_leaves_out_is_forgotten_too() -> None:
+    chosen = []
+    for _ in range(2):
+        ledger = Ledger(enabled=True, sample_every=8)
+        chosen.append([number for number in range(200) if ledger.record(number, 1, "x") is not None])
+        for number in range(200):
+            ledger.forget(number)
+        assert (ledger.num_lost, ledger.outstanding()) == (0, [])
+    assert chosen[0] == chosen[1]
+
+
+def test_a_sample_below_one_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="give 1 or more"):
+        Ledger(enabled=True, sample_every=0)
+
+
+def test_sinks_hear_what_happens_while_it_is_on() -> None:
+    clock = Clock()
+    ledger = Ledger(enabled=False, clock=clock)
+    heard: list[MemoryEvent] = []
+    ledger.sinks.append(heard.append)
+    ledger.record("early", 1, "kv")
+    ledger.emit(EventKind.SEGMENT_RESERVE, 0, 0, 4096, "", "")
+    ledger.count_request()
+    assert heard == []
+    ledger.enabled = True
+    stack = ledger.record("a", 10, "kv", block_bytes=16, stream="copy", address=64)
+    ledger.forget("a")
+    ledger.forget("a")
+    ledger.emit(EventKind.SEGMENT_RETURN, 128, 0, 4096, "", "")
+    ledger.count_request(2)
+    kv, nobody = Owner("kv"), Owner()
+    assert heard == [
+        MemoryEvent(EventKind.ALLOCATE, 100.0, 64, 10, 16, "copy", kv, stack),
+        MemoryEvent(EventKind.FREE, 100.0, 64, 10, 16, "copy", kv, None),
+        MemoryEvent(EventKind.SEGMENT_RETURN, 100.0, 128, 0, 4096, "", nobody, None),
+        *[MemoryEvent(EventKind.REQUEST, 100.0, 0, 0, 0, "", nobody, None)] * 2,
+    ]
+    assert ledger.num_requests == 3
+
+
+def test_a_sink_that_fails_is_dropped_and_the_others_go_on() -> None:
+    ledger = Ledger(enabled=True)
+    heard: list[MemoryEvent] = []
+
+    def full_disk(event: MemoryEvent) -> None:
+        raise OSError("no space left")
+
+    ledger.sinks += [full_disk, heard.append]
+    assert ledger.record("a", 1, "kv") is not None
+    ledger.forget("a")
+    assert [event.kind for event in heard] == [EventKind.ALLOCATE, EventKind.FREE]
+    assert str(ledger.sink_error) == "no space left"
+    assert ledger.sinks == [heard.append]
+
+
+def test_a_sink_may_use_the_ledger() -> None:
+    """As a finalizer does that runs in the middle of a record."""
+    ledger = Ledger(enabled=True)
+
+    def meddle(event: MemoryEvent) -> None:
+        if event.kind is EventKind.ALLOCATE and event.owner.what == "outer":
+            ledger.record("inner", 1, "inner")
+            ledger.forget("outer")
+            ledger.count_request()
+
+    ledger.sinks.append(meddle)
+    ledger.record("outer", 1, "outer")
+    assert [str(entry.owner) for entry in ledger.outstanding()] == ["inner"]
+    assert (ledger.num_requests, ledger.sink_error) == (1, None)
+
+
+def test_the_last_changes_of_a_count_are_kept_with_their_lines() -> None:
+    ledger = Ledger(enabled=True)
+
+    class Counted:
+        def __init__(self) -> None:
+            self.references = 1
+            self.history = RefHistory()
+
+        def retain(self) -> None:
+            self.references += 1
+            self.history.add(EventKind.RETAIN, self.references, ledger.capture())
+
+    counted = Counted()
+    ledger.record(counted, 1, "kv")
+    for _ in range(10):
+        counted.retain()
+    (entry,) = ledger.outstanding()
+    assert entry.num_references == 11
+    assert [change.references for change in entry.history] == list(range(4, 12))
+    line = Counted.retain.__code__.co_firstlineno + 2
+    assert str(entry.history[-1]) == (
+        f"retain to 11 at tests/01_tensor/test_ledger.py:{line} in {Counted.retain.__qualname__}"
+    )
+
+
+def test_a_sampled_pool_records_some_and_loses_none() -> None:
+    pool = MemoryPool(ledger=Ledger(enabled=True, sample_every=4))
+    blocks = [pool.allocate(1000, owner="kv") for _ in range(100)]
+    recorded = len(pool.ledger.outstanding())
+    assert 0 < recorded < 100
+    assert pool.ledger.num_lost == 100 - recorded
+    for block in blocks:
+        block.release()
+    assert (pool.ledger.outstanding(), pool.ledger.num_lost) == ([], 0)

@@ -171,12 +171,12 @@ def test_the_last_events_as_lines(tmp_path: Path) -> None:
     ring = EventRing.create(tmp_path / "ring")
     ledger.sinks.append(ring.append)
     ledger.record("block", 4 << 20, Owner("kv", "r-17"), stream="copy")
-    ledger.emit(EventKind.SEGMENT_RESERVE, 0, 1 << 30, 1 << 30, "", "")
+    ledger.emit(EventKind.SEGMENT_RESERVE, 0, 0, 1 << 30, "", "")
     ledger.count_request()
     contents = EventRing.read(tmp_path / "ring")
     first, *others = format_events(contents)
     assert first.startswith("3.000 s before the end: allocate 4.0 MiB for kv of request r-17 on stream copy at ")
-    assert others == ["0.500 s before the end: reserve 1.0 GiB", "0.000 s before the end: a request ended"]
+    assert others == ["0.500 s before the end: reserve a segment of 1.0 GiB", "0.000 s before the end: a request ended"]
     assert format_events(contents, last=1) == others[1:]
     assert format_events(contents, last=0) == []
 

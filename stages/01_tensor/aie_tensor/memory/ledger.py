@@ -201,7 +201,7 @@ class Ledger:
                 stream=record.stream,
                 age_s=now - record.at_s,
                 stack=texts.of(record.stack),
-                num_references=getattr(key, "references", None),
+                num_references=_references_of(key),
                 history=_history_of(key),
             )
             for key, record in self._held_since(0)
@@ -256,6 +256,11 @@ class _Texts:
         if known is None:
             known = self._known[id(stack)] = resolve(stack)
         return known
+
+
+def _references_of(key: Hashable) -> int | None:
+    references = getattr(key, "references", None)
+    return references if isinstance(references, int) else None
 
 
 def _history_of(key: Hashable) -> tuple[RefEvent, ...]:

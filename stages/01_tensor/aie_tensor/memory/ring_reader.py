@@ -33,10 +33,10 @@ _VERBS = {
     EventKind.FREE: "free",
     EventKind.RETAIN: "retain",
     EventKind.RELEASE: "release",
-    EventKind.SEGMENT_RESERVE: "reserve",
-    EventKind.SEGMENT_RETURN: "return to the system",
+    EventKind.SEGMENT_RESERVE: "reserve a segment of",
+    EventKind.SEGMENT_RETURN: "give back a segment of",
     EventKind.REQUEST: "a request ended",
-    EventKind.REUSABLE: "reusable",
+    EventKind.REUSABLE: "may be reused:",
 }
 
 
@@ -115,7 +115,7 @@ def _described(event: RingEvent) -> str:
     of = f" for {event.owner}" if event.owner.what or event.owner.request_id else ""
     on = f" on stream {event.stream}" if event.stream else ""
     at = f" at {event.stack[0]}" if event.stack else ""
-    return f"{verb} {_size(event.nbytes)}{of}{on}{at}"
+    return f"{verb} {_size(event.nbytes or event.block_bytes)}{of}{on}{at}"
 
 
 def _size(nbytes: int) -> str:
