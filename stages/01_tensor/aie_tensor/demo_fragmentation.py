@@ -17,7 +17,9 @@ def show_fragmentation() -> None:
     """Print the block map of a pool as most of its blocks are given back, and what can be returned to the system."""
     print("3. Fragmentation, made visible\n")
     free = cells(["free"], 1)
-    print(f"   {NUM_BLOCKS} blocks of 4 KiB, cut from segments of 64 KiB. █ in use, {free} free; a group is a segment.\n")
+    print(
+        f"   {NUM_BLOCKS} blocks of 4 KiB, cut from segments of 64 KiB. █ in use, {free} free; a group is a segment.\n"
+    )
     pool = MemoryPool(segment_bytes=SEGMENT)
     held = [pool.allocate(BLOCK, owner="request") for _ in range(NUM_BLOCKS)]
     _print_map(pool, "all in use")
