@@ -19,14 +19,13 @@ from aie_engine import (
     frames,
 )
 from aie_engine.errors import rebuild
-from aie_engine.outstanding import Outstanding
 
 SAMPLING = SamplingParams(0.7, 40, 0.9, 0.05, 2**63, 64, (2, 3), True, 5)
 TO_WORKER = [
     frames.Submit(GenerateRequest("r", (1, 2, 3), SAMPLING, 12.5, -1)),
     frames.Cancel("r"),
     frames.Ask(3, "stats"),
-    frames.Ask(4, "outstanding"),
+    frames.Ask(4, "memory"),
     frames.Stop(),
 ]
 EVENTS = [
@@ -40,7 +39,7 @@ FROM_WORKER = [
     frames.StartFailed("no such architecture", "unknown_architecture", 400, 2),
     frames.StepFrame(EVENTS),
     frames.StepFrame([], EngineStats(num_running=3, kv_usage=0.5)),
-    frames.Answer(1, outstanding=[Outstanding("kv of request r", 737280, 0.5, ["a.py:1 f"])]),
+    frames.Answer(1, memory={"version": 1, "pools": [{"stats": {"live_bytes": 737280}}], "ages": []}),
     frames.Died("gave up"),
 ]
 

@@ -23,7 +23,7 @@ from aie_engine import (
 )
 from aie_engine.generation import Generation
 from aie_tensor import NativeUnavailableError, OutOfMemoryError, native
-from aie_tensor.memdebug.log import read_log
+from aie_tensor.memdebug import read_log
 
 Ask = Callable[..., GenerateRequest]
 KERNELS = ["numpy", pytest.param("native", marks=pytest.mark.native)]

@@ -181,9 +181,6 @@ class FakeEngine:
             raise self.fail_memory
         return self.snapshot
 
-    def outstanding(self) -> list[Mapping[str, object]]:
-        return []
-
     def close(self, timeout_s: float = 10.0) -> None:
         self.is_alive = False
 

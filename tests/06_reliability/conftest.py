@@ -53,9 +53,6 @@ class ScriptedEngine:
     def memory(self):
         return {"version": 1, "process": "scripted"}
 
-    def outstanding(self):
-        return []
-
     def close(self, timeout_s=10.0):
         self.closed += 1
         self.is_alive = False

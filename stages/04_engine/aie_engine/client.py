@@ -144,10 +144,6 @@ class WorkerEngine:
             raise AieError("The engine's worker failed to say what it holds; its log says why.")
         return answer.memory
 
-    def outstanding(self) -> list[Mapping[str, object]]:
-        answer = self._ask("outstanding")
-        return [msgspec.to_builtins(entry) for entry in (answer and answer.outstanding) or ()]
-
     def close(self, timeout_s: float = 10.0) -> None:
         """Asks the worker to end; one that does not within `timeout_s` is killed."""
         with self._close_lock:

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import msgspec
 
 from aie_engine.config import EngineConfig
-from aie_engine.outstanding import Outstanding
 from aie_engine.protocol import EngineInfo
 from aie_engine.requests import GenerateRequest, TokenEvent
 from aie_engine.stats import EngineStats
@@ -56,7 +55,7 @@ class Cancel(_Frame, frozen=True):
     request_id: str
 
 
-Topic = Literal["stats", "memory", "outstanding"]
+Topic = Literal["stats", "memory"]
 
 
 class Ask(_Frame, frozen=True):
@@ -103,7 +102,6 @@ class Answer(_Frame, frozen=True):
 
     number: int
     stats: EngineStats | None = None
-    outstanding: list[Outstanding] | None = None
     memory: dict[str, Any] | None = None  # a snapshot; None where taking it failed
 
 

@@ -10,14 +10,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 
-import msgspec
-
 from aie_engine.build import EngineParts, Report, build_engine
 from aie_engine.config import EngineConfig
 from aie_engine.core import EngineCore
 from aie_engine.errors import EngineDeadError
 from aie_engine.loop import EngineLoop
-from aie_engine.outstanding import outstanding
 from aie_engine.protocol import EngineInfo
 from aie_engine.registry import StreamRegistry
 from aie_engine.requests import ErrorInfo, GenerateRequest, TokenEvent
@@ -95,9 +92,6 @@ class LocalEngine:
         if self._thread.is_alive():
             raise EngineDeadError(f"The engine did not say what it holds within {_MEMORY_TIMEOUT_S:g} s.")
         return self._parts.memory.snapshot()
-
-    def outstanding(self) -> list[Mapping[str, object]]:
-        return [msgspec.to_builtins(entry) for entry in outstanding(self._parts.memory.ledger)]
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Raises `TimeoutError` if the step that runs does not end in time; memory is then not given back."""

@@ -10,8 +10,7 @@ from contextlib import ExitStack
 
 from aie_engine.config import EngineConfig
 from aie_tensor import EventRing, Ledger, MemoryPool, Owner
-from aie_tensor.memdebug import take_snapshot
-from aie_tensor.memdebug.log import AllocationLog
+from aie_tensor.memdebug import AllocationLog, take_snapshot
 
 __all__ = ["EngineMemory"]
 

@@ -57,10 +57,6 @@ class EngineClient(Protocol):
         answer within ten seconds."""
         ...
 
-    def outstanding(self) -> list[Mapping[str, object]]:
-        """With `memdebug`, each live allocation and KV block: {owner, nbytes, age_s, stack: ["file:line function"]}."""
-        ...
-
     def close(self, timeout_s: float = 10.0) -> None:
         """End all open requests and release everything. A second call does nothing."""
         ...

@@ -23,7 +23,6 @@ from aie_engine import frames
 from aie_engine.build import EngineParts, build_engine
 from aie_engine.config import EngineConfig
 from aie_engine.loop import Command, EngineLoop, Inbox
-from aie_engine.outstanding import outstanding
 from aie_engine.requests import TokenEvent
 from aie_engine.stats import EngineStats
 from aie_tensor import AieError
@@ -125,10 +124,6 @@ class _Worker:
                 return lambda core: self._send(frames.Answer(number, stats=self._loop.stats()))
             case frames.Ask(number, "memory"):
                 return lambda core: self._send(frames.Answer(number, memory=self._snapshot()))
-            case frames.Ask(number, "outstanding"):
-                return lambda core: self._send(
-                    frames.Answer(number, outstanding=outstanding(self._parts.memory.ledger))
-                )
             case _:
                 return None
 

@@ -33,8 +33,5 @@ class WrappedEngine:
     def memory(self) -> Mapping[str, object]:
         return self._engine.memory()
 
-    def outstanding(self) -> list[Mapping[str, object]]:
-        return self._engine.outstanding()
-
     def close(self, timeout_s: float = 10.0) -> None:
         self._engine.close(timeout_s)
