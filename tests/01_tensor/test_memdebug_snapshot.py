@@ -52,6 +52,8 @@ class FakeLedger:
 
 
 class FakePool:
+    device = "cpu"
+
     def state(self) -> PoolState:
         return pool_state()
 
