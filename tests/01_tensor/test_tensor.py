@@ -78,7 +78,9 @@ def test_types_that_numpy_lacks_are_refused(pool: MemoryPool, dtype: DType) -> N
         Tensor.empty(pool, (32,), dtype)
 
 
-@pytest.mark.parametrize("shape", [(-2, -2), (2.5,), "ab", 7, None, (True,), (1 << 62, 2), (1 << 40, 1 << 40), (0, 1 << 63)])
+@pytest.mark.parametrize(
+    "shape", [(-2, -2), (2.5,), "ab", 7, None, (True,), (1 << 62, 2), (1 << 40, 1 << 40), (0, 1 << 63)]
+)
 def test_bad_shapes_are_refused_before_memory_is_taken(pool: MemoryPool, shape: object) -> None:
     with pytest.raises(InvalidInputError):
         Tensor.empty(pool, shape)  # type: ignore[arg-type]
@@ -149,7 +151,13 @@ def test_a_view_of_a_view_survives_both(pool: MemoryPool) -> None:
 def test_a_view_of_a_released_tensor_cannot_be_made(pool: MemoryPool) -> None:
     tensor = Tensor.zeros(pool, (3, 4))
     tensor.release()
-    for touch in (lambda: tensor[0], lambda: tensor.reshape(-1), tensor.transpose, tensor.retain, lambda: tensor.address):
+    for touch in (
+        lambda: tensor[0],
+        lambda: tensor.reshape(-1),
+        tensor.transpose,
+        tensor.retain,
+        lambda: tensor.address,
+    ):
         with pytest.raises(UseAfterFreeError):
             touch()
 
@@ -217,7 +225,7 @@ def test_copies(pool: MemoryPool) -> None:
 def test_copies_never_convert_or_broadcast(pool: MemoryPool) -> None:
     target = Tensor.zeros(pool, (4, 3))
     for array in (np.zeros((4, 3)), np.zeros(3, dtype=np.float32)):
-        with pytest.raises(InvalidInputError, match="shape and type must agree"):
+        with pytest.raises(InvalidInputError, match="must be the same"):
             target.copy_from(array)
     with pytest.raises(InvalidInputError):
         target.copy_from([0.0])  # type: ignore[arg-type]

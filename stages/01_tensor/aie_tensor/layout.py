@@ -62,7 +62,7 @@ class Layout:
     @property
     def is_contiguous(self) -> bool:
         """True when the elements lie in order without gaps (NumPy's `c_contiguous`)."""
-        return self.num_elements == 0 or self.run_length == self.num_elements
+        return self.num_elements in (0, self.run_length)
 
     def offsets(self, run_length: int) -> Iterator[int]:
         """Where each run of so many elements starts, in bytes from the first element, in order."""
@@ -74,7 +74,8 @@ class Layout:
             yield sum(i * stride for i, stride in zip(position, self.strides, strict=False))
 
     def transpose(self, axes: tuple[int, ...] = ()) -> "Layout":
-        """Axis k of the result is axis `axes[k]`; without `axes` in reverse order. InvalidInputError: no permutation."""
+        """Axis k of the result is axis `axes[k]`; without `axes` the order is reversed. InvalidInputError for what is
+        no permutation."""
         rank = len(self.shape)
         order = _integers(axes, "axes") if axes else tuple(reversed(range(rank)))
         order = tuple(axis + rank if axis < 0 else axis for axis in order)

@@ -33,7 +33,9 @@ CPU = "cpu"
 class Tensor:
     """An array whose memory comes from a pool. Only types that NumPy knows; quantized weights are a `Matrix`."""
 
-    __slots__ = ("__weakref__", "_address", "_allocation", "_hold", "_layout", "_numpy_dtype", "base", "device", "dtype")
+    __slots__ = (
+        "__weakref__", "_address", "_allocation", "_hold", "_layout", "_numpy_dtype", "base", "device", "dtype"
+    )  # fmt: skip
 
     def __init__(self, allocation: Allocation, dtype: DType, shape: tuple[int, ...]) -> None:
         """Take over one reference of `allocation`. InvalidInputError for BF16, quantized types, bad shapes, and shapes
@@ -41,10 +43,7 @@ class Tensor:
         layout = _layout(dtype, shape)
         nbytes = layout.num_elements * layout.itemsize
         if nbytes > allocation.nbytes:
-            raise InvalidInputError(f"shape {layout.shape} needs {nbytes} bytes; the allocation has {allocation.nbytes}")
-        self._set(allocation, dtype, layout)
-
-    def _set(self, allocation: Allocation, dtype: DType, layout: Layout) -> None:
+            raise InvalidInputError(f"{layout.shape} needs {nbytes} bytes; the allocation has {allocation.nbytes}")
         self._allocation = allocation
         self._layout = layout
         self._numpy_dtype = dtype.numpy
@@ -68,9 +67,7 @@ class Tensor:
         quantized types, axes that are no counts, and shapes of more than 2**63 bytes."""
         layout = _layout(dtype, shape)  # before memory is taken
         allocation = pool.allocate(layout.num_elements * layout.itemsize, owner=owner, stream=stream)
-        tensor = cls.__new__(cls)
-        tensor._set(allocation, dtype, layout)
-        return tensor
+        return cls(allocation, dtype, layout.shape)
 
     @classmethod
     def zeros(
@@ -133,7 +130,7 @@ class Tensor:
         InvalidInputError for memory that the CPU cannot reach."""
         if self.device != CPU:
             raise InvalidInputError(
-                f"this tensor is on {self.device}, where NumPy cannot reach it: .to_host() copies it, .cupy() shares it",
+                f"NumPy cannot reach this tensor on {self.device}: .to_host() copies it, .cupy() shares it",
                 param="device",
             )
         assert self._numpy_dtype is not None, self.dtype
@@ -173,7 +170,7 @@ class Tensor:
         dtype = other.dtype if isinstance(other, Tensor) else DType.from_numpy(other.dtype)
         if (other.shape, dtype) != (self.shape, self.dtype):
             raise InvalidInputError(
-                f"cannot copy {dtype.value} {other.shape} into {self.dtype.value} {self.shape}: shape and type must agree",
+                f"cannot copy {dtype.value} {other.shape} into {self.dtype.value} {self.shape}: they must be the same",
                 param="source",
             )
         if self.device == CPU and (not isinstance(other, Tensor) or other.device == CPU):

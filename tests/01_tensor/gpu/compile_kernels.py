@@ -56,9 +56,7 @@ class Nvrtc:
     def compile(self, source: str, name: str, options: list[str]) -> bytes:
         """The machine code (cubin). RuntimeError with the compiler's log for errors, and for warnings as well."""
         program = ctypes.c_void_p()
-        self._check(
-            self._lib.nvrtcCreateProgram(ctypes.byref(program), source.encode(), name.encode(), 0, None, None)
-        )
+        self._check(self._lib.nvrtcCreateProgram(ctypes.byref(program), source.encode(), name.encode(), 0, None, None))
         try:
             flags = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
             status = self._lib.nvrtcCompileProgram(program, len(options), flags)

@@ -138,10 +138,10 @@ class FakeCupy:
             def __init__(self, code, options):
                 if fake.compile_error:
                     raise CompileException(fake.compile_error)
-                assert 'extern "C" __global__ void find_other(' in code
+                assert 'extern "C" __global__ void find_others(' in code
 
             def get_function(self, name):
-                return {"find_other": fake.find_other, "axpy": fake.axpy}[name]
+                return {"find_others": fake.find_others, "axpy": fake.axpy}[name]
 
         self.launch_stream = []
         self.RawModule = RawModule
@@ -233,17 +233,20 @@ class FakeCupy:
         """An array of the host on the "device's" bytes that keeps the owner as CuPy's does."""
         mem = memptr.mem
         view = SimpleNamespace(
-            owner=mem, __array_interface__={"version": 3, "typestr": "|u1", "shape": (mem.size,), "data": (mem.ptr, False)}
+            owner=mem,
+            __array_interface__={"version": 3, "typestr": "|u1", "shape": (mem.size,), "data": (mem.ptr, False)},
         )
         return np.ndarray(shape, dtype, np.asarray(view), memptr.offset, strides)
 
-    def find_other(self, grid, block, arguments):
+    def find_others(self, grid, block, arguments):
         address, nbytes, byte, found = map(int, arguments)
 
         def run():
             others = np.flatnonzero(read(address, nbytes) != byte)
             if others.size:
-                read(found, 8).view(np.uint64)[0] = others[0]
+                count_and_first = read(found, 16).view(np.uint64)
+                count_and_first[0] += others.size
+                count_and_first[1] = min(int(count_and_first[1]), others[0])
 
         self.launch(grid, block, run)
 

@@ -57,7 +57,9 @@ def test_a_region_that_is_dropped_is_freed(fake):
 
 def test_calls_go_to_the_device_and_leave_the_callers_as_it_was(fake, monkeypatch):
     used = []
-    monkeypatch.setattr(fake.cuda.runtime, "malloc", lambda n: used.append(fake.current_device) or fake.device_memory.take(n))
+    monkeypatch.setattr(
+        fake.cuda.runtime, "malloc", lambda n: used.append(fake.current_device) or fake.device_memory.take(n)
+    )
     upstream = CudaUpstream(1)
     upstream.reserve(512, zeroed=False)
     assert (upstream.device, used, fake.current_device) == ("cuda:1", [1], 0)
@@ -238,27 +240,27 @@ def test_waiting_for_streams_is_a_rung_of_the_ladder(make_fake):
     pool.allocate(MIB, stream=copy).release()
 
 
-def test_find_other(fake, peek):
+def test_find_others(fake, peek):
     upstream = CudaUpstream()
     region = upstream.reserve(100, zeroed=False)
     upstream.fill(region.address, 100, 0xFF)
-    assert upstream.find_other(region.address, 100, 0xFF) is None
+    assert upstream.find_others(region.address, 100, 0xFF) is None
     peek(region.address, 100)[[70, 93]] = 1
-    assert upstream.find_other(region.address, 100, 0xFF) == 70
-    assert upstream.find_other(region.address, 70, 0xFF) is None
+    assert upstream.find_others(region.address, 100, 0xFF) == (2, 70)
+    assert upstream.find_others(region.address, 70, 0xFF) is None
     assert fake.num_launches == 3
     upstream.give_back(region)
     del upstream
     gc.collect()
-    assert fake.device_memory.used == 0  # the eight bytes of the answer, too
+    assert fake.device_memory.used == 0  # the sixteen bytes of the answer, too
 
 
 def test_a_source_that_does_not_compile_is_a_typed_error(make_fake):
     fake = make_fake()
     fake.compile_error = "kernels.cu(1): error: what is this"
     upstream = CudaUpstream()
-    with pytest.raises(CudaError, match="does not compile for cuda:0: .*what is this"):
-        upstream.find_other(upstream.reserve(64, zeroed=True).address, 64, 0)
+    with pytest.raises(CudaError, match=r"does not compile for cuda:0: .*what is this"):
+        upstream.find_others(upstream.reserve(64, zeroed=True).address, 64, 0)
 
 
 def test_poison_finds_a_write_after_the_release(fake, peek):
@@ -269,7 +271,7 @@ def test_poison_finds_a_write_after_the_release(fake, peek):
     block.release()
     pool.allocate(4096).release()
     peek(address, 4096)[17] = 0
-    with pytest.raises(WriteAfterFreeError, match="byte 17"):
+    with pytest.raises(WriteAfterFreeError, match=r"1 of 4096 bytes .* byte 17"):
         for _ in range(MIB // 4096 + 1):  # the block's turn comes within one round of its segment
             pool.allocate(4096)
     pool.allocate(4096)  # the pool goes on

@@ -1,6 +1,8 @@
 """What only a GPU can show. Each test skips, with the reason, where CuPy or a GPU is missing.
 
     pip install -e '.[gpu]' && pytest -m gpu tests/01_tensor/gpu
+
+runs them; everything that is logic is tested without a GPU in the other files here.
 """
 
 import gc
@@ -27,7 +29,7 @@ def upstream(gpu):
     """With CUDA's context made and the kernels compiled, which take memory of their own."""
     upstream = CudaUpstream(gpu.ordinal)
     region = upstream.reserve(512, zeroed=True)
-    assert upstream.find_other(region.address, region.nbytes, 0) is None
+    assert upstream.find_others(region.address, region.nbytes, 0) is None
     upstream.give_back(region)
     return upstream
 
@@ -41,7 +43,7 @@ def pool(upstream):
 def axpy(gpu):
     """(y, x, rounds, stream): y := rounds · x + y, queued. Compiled before the test, so that queueing is quick."""
     kernels = Kernels(gpu)
-    assert kernels.find_other(0, 0, 0) is None
+    assert kernels.find_others(0, 0, 0) is None
 
     def queue(y, x, rounds, stream):
         kernels.axpy(y.address, x.address, 1.0, y.nbytes // 4, rounds=rounds, stream=stream.raw)
@@ -53,14 +55,14 @@ def test_memory_is_taken_filled_searched_and_returned(upstream):
     before = upstream.used_bytes()
     region = upstream.reserve(64 * MIB, zeroed=True)
     assert upstream.used_bytes() >= before + 64 * MIB
-    assert upstream.find_other(region.address, region.nbytes, 0) is None
+    assert upstream.find_others(region.address, region.nbytes, 0) is None
     upstream.fill(region.address + 33 * MIB + 5, 3, 7)
-    assert upstream.find_other(region.address, region.nbytes, 0) == 33 * MIB + 5
+    assert upstream.find_others(region.address, region.nbytes, 0) == (3, 33 * MIB + 5)
     for nbytes in (1, 15, 16, 17, 1000):  # the tail that is read byte by byte
         upstream.fill(region.address, nbytes, 1)
         upstream.fill(region.address + nbytes - 1, 1, 2)
-        assert upstream.find_other(region.address, nbytes, 1) == nbytes - 1
-        assert upstream.find_other(region.address, nbytes - 1, 1) is None
+        assert upstream.find_others(region.address, nbytes, 1) == (1, nbytes - 1)
+        assert upstream.find_others(region.address, nbytes - 1, 1) is None
     upstream.give_back(region)
     assert upstream.used_bytes() <= before + SLACK
 

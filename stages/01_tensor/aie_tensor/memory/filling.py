@@ -50,17 +50,14 @@ class Filler:
             self._check(block)
 
     def _check(self, block: Block) -> None:
-        host = block.segment.host_bytes()
-        if host is None:
-            return  # the CPU cannot read a device's memory: there, poison only shows to the reader
-        offset = block.address - block.segment.address
-        spoilt = (host[offset : offset + block.nbytes] != POISON).nonzero()[0]
-        if spoilt.size == 0:
+        spoilt = self._upstream.find_others(block.address, block.nbytes, POISON)
+        if spoilt is None:
             return
+        count, first = spoilt
         self.on_free(block)
         raise WriteAfterFreeError(
-            f"write after free: {spoilt.size} of {block.nbytes} bytes changed after their release, the first at byte "
-            f"{spoilt[0]} (last owner '{Owner.of(block.owner)}'); some pointer or array outlived its allocation",
+            f"write after free: {count} of {block.nbytes} bytes changed after their release, the first at byte "
+            f"{first} (last owner '{Owner.of(block.owner)}'); some pointer or array outlived its allocation",
             allocated_at=resolve(block.allocated_at or ()),
             freed_at=resolve(block.freed_at or ()),
         )

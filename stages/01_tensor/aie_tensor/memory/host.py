@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from aie_tensor.memory.classes import ALIGNMENT, rounded_up
 from aie_tensor.memory.upstream import Region
 
-__all__ = ["HostUpstream", "page_rounded", "reserve", "reserve_zeroed"]
+__all__ = ["HostUpstream", "find_others", "page_rounded", "reserve", "reserve_zeroed"]
 
 MAP_BYTES = 1 << 20
 
@@ -37,6 +37,13 @@ def reserve_zeroed(nbytes: int) -> NDArray[np.uint8]:
     else:  # Python's default is a shared mapping, which would count as shared memory and survive a fork writable
         mapping = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE)
     return np.frombuffer(mapping, dtype=np.uint8)
+
+
+def find_others(address: int, nbytes: int, byte: int) -> tuple[int, int] | None:
+    """`Upstream.find_others` for memory that the CPU reaches."""
+    memory = np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), dtype=np.uint8)
+    others = (memory != byte).nonzero()[0]
+    return (others.size, int(others[0])) if others.size else None
 
 
 def page_rounded(nbytes: int) -> int:
@@ -64,6 +71,10 @@ class HostUpstream:
     def fill(self, address: int, nbytes: int, byte: int) -> None:
         """Set every byte."""
         ctypes.memset(address, byte, nbytes)
+
+    def find_others(self, address: int, nbytes: int, byte: int) -> tuple[int, int] | None:
+        """(how many bytes are not `byte`, offset of the first of them); None when all are."""
+        return find_others(address, nbytes, byte)
 
     def capacity_bytes(self) -> int:
         """Physical memory of the machine."""

@@ -44,6 +44,10 @@ class Upstream(Protocol):
         """Set every byte."""
         ...
 
+    def find_others(self, address: int, nbytes: int, byte: int) -> tuple[int, int] | None:
+        """(how many bytes are not `byte`, offset of the first of them); None when all are."""
+        ...
+
     def capacity_bytes(self) -> int:
         """What the machine or the device has in all."""
         ...

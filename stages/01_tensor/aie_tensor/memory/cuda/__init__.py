@@ -8,7 +8,7 @@
 Importing this needs neither CuPy nor a GPU; making one of these objects does, and says how to get it otherwise.
 
     runtime.py    the door: device, errors
-    kernels.*     our own CUDA C: find the first byte that is not the poison
+    kernels.*     our own CUDA C: find the bytes that are not the poison
     upstream.py   device memory and pinned host memory for `MemoryPool`
     streams.py    order
     transfer.py   copies

@@ -4,28 +4,31 @@
 typedef unsigned char byte_t;
 typedef unsigned long long count_t;
 
-// The lowest offset at which `bytes` differs from `expected`, by atomicMin into *found, which starts at ~0.
+// found[0] += how many of the bytes are not `expected`; found[1] := the lowest offset of one, if below found[1].
 // Sixteen bytes per load: blocks of the pool start at multiples of 64. The tail is read byte by byte.
-extern "C" __global__ void find_other(const byte_t *bytes, count_t num_bytes, byte_t expected, count_t *found) {
-    const count_t first = blockIdx.x * (count_t)blockDim.x + threadIdx.x;
+extern "C" __global__ void find_others(const byte_t *bytes, count_t num_bytes, byte_t expected, count_t *found) {
+    const count_t thread = blockIdx.x * (count_t)blockDim.x + threadIdx.x;
     const count_t num_threads = gridDim.x * (count_t)blockDim.x;
     const unsigned word = expected * 0x01010101u;
     const count_t num_wide = num_bytes / sizeof(uint4);
-    for (count_t i = first; i < num_wide; i += num_threads) {
+    count_t count = 0, first = ~0ull;
+    for (count_t i = thread; i < num_wide; i += num_threads) {
         const uint4 wide = reinterpret_cast<const uint4 *>(bytes)[i];
         if (wide.x == word && wide.y == word && wide.z == word && wide.w == word) continue;
         for (count_t k = i * sizeof(uint4); k < (i + 1) * sizeof(uint4); ++k) {
-            if (bytes[k] != expected) {
-                atomicMin(found, k);
-                return;  // this thread's later offsets are larger
-            }
+            if (bytes[k] == expected) continue;
+            ++count;
+            if (k < first) first = k;
         }
     }
-    for (count_t k = num_wide * sizeof(uint4) + first; k < num_bytes; k += num_threads) {
-        if (bytes[k] != expected) {
-            atomicMin(found, k);
-            return;
-        }
+    for (count_t k = num_wide * sizeof(uint4) + thread; k < num_bytes; k += num_threads) {
+        if (bytes[k] == expected) continue;
+        ++count;
+        if (k < first) first = k;
+    }
+    if (count > 0) {  // rare: most threads see only intact bytes, and touch no shared word
+        atomicAdd(found, count);
+        atomicMin(found + 1, first);
     }
 }
 

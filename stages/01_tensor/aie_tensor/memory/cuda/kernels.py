@@ -1,13 +1,14 @@
-"""The project's own CUDA kernels (`kernels.cu`), compiled by NVRTC for the GPU at hand when one is first called."""
+"""The project's own CUDA kernels (`kernels.cu`), compiled by NVRTC when one is first called."""
 
+import contextlib
 import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from aie_tensor.memory.cuda.runtime import Device
 from aie_tensor.errors import CudaError
+from aie_tensor.memory.cuda.runtime import Device
 
 __all__ = ["NVRTC_OPTIONS", "SOURCE", "Kernels"]
 
@@ -16,7 +17,6 @@ NVRTC_OPTIONS = ("--std=c++14",)
 
 THREADS = 256  # per thread block
 MAX_GRID = 1024  # thread blocks: enough to keep any GPU's memory busy; each thread then strides through the rest
-NOTHING = (1 << 64) - 1  # `found` when no byte differs
 
 
 class Kernels:
@@ -26,21 +26,23 @@ class Kernels:
         self._device = device
         self._lock = threading.Lock()
         self._module: Any = None
-        self._found: Any = None  # eight bytes on the device for the answer of `find_other`
+        self._found: Any = None  # sixteen bytes on the device for the answer of `find_others`
 
-    def find_other(self, address: int, nbytes: int, byte: int) -> int | None:
-        """Offset of the first of `nbytes` bytes that is not `byte`; None when all are. Waits for the whole device, so
-        that writes still queued on any stream count. CudaError where the kernels do not compile."""
+    def find_others(self, address: int, nbytes: int, byte: int) -> tuple[int, int] | None:
+        """(how many of `nbytes` bytes are not `byte`, offset of the first of them); None when all are. Waits for the
+        whole device, so that writes still queued on any stream count. CudaError where the kernels do not compile."""
         with self._lock, self._device.current() as runtime:
             if self._found is None:
-                self._found = _Word(runtime)
+                self._found = _Scratch(runtime)
             runtime.deviceSynchronize()
-            runtime.memset(self._found.address, 0xFF, 8)
+            runtime.memset(self._found.address, 0, 8)
+            runtime.memset(self._found.address + 8, 0xFF, 8)
             arguments = (np.uint64(address), np.uint64(nbytes), np.uint8(byte), np.uint64(self._found.address))
-            self._launch("find_other", -(-nbytes // 16), self._device.cupy.cuda.Stream.null, arguments)
-            answer = np.empty((), dtype=np.uint64)
-            runtime.memcpy(answer.ctypes.data, self._found.address, 8, runtime.memcpyDeviceToHost)
-        return None if int(answer) == NOTHING else int(answer)
+            self._launch("find_others", -(-nbytes // 16), self._device.cupy.cuda.Stream.null, arguments)
+            answer = np.empty(2, dtype=np.uint64)
+            runtime.memcpy(answer.ctypes.data, self._found.address, answer.nbytes, runtime.memcpyDeviceToHost)
+        count, first = map(int, answer)
+        return (count, first) if count else None
 
     def axpy(self, y: int, x: int, a: float, num_elements: int, *, rounds: int, stream: Any) -> None:
         """y := a·x + y on float32 at these addresses, `rounds` times, queued on a `cupy.cuda.Stream`."""
@@ -61,15 +63,13 @@ class Kernels:
             kernel((grid,), (THREADS,), arguments)
 
 
-class _Word:
-    """Eight bytes on the current device, taken from the runtime itself: our pool may be full when they are needed."""
+class _Scratch:
+    """Sixteen bytes on the current device, taken from the runtime itself: our pool may be full when they are needed."""
 
     def __init__(self, runtime: Any) -> None:
         self._free = runtime.free
-        self.address: int = runtime.malloc(8)
+        self.address: int = runtime.malloc(16)
 
     def __del__(self) -> None:
-        try:
+        with contextlib.suppress(Exception):  # at the interpreter's end CUDA may be gone, and with it the memory
             self._free(self.address)
-        except Exception:  # noqa: BLE001 - the interpreter ends, CUDA is gone, and with it the memory
-            return

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from aie_tensor.layout import Layout
 from aie_tensor.memory.cuda.runtime import Device
 from aie_tensor.memory.cuda.streams import CudaStream
 from aie_tensor.memory.cuda.transfer import as_cupy
-from aie_tensor.layout import Layout
 from aie_tensor.memory.pool import MemoryPool
 from aie_tensor.memory.replay import Loan
 

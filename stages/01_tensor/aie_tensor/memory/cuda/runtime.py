@@ -1,7 +1,7 @@
 """CuPy as the door to the CUDA runtime: opened at first use, so that machines without it never notice.
 
-Only the runtime's own calls are used (cudaMalloc, cudaMemcpyAsync, streams, events). CuPy's memory pool stays out of it:
-a pool beneath ours would keep memory that ours believes it has returned.
+Only the runtime's own calls are used (cudaMalloc, cudaMemcpyAsync, streams, events). CuPy's memory pool stays out of
+it: a pool beneath ours would keep memory that ours believes it has returned.
 """
 
 import importlib

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from aie_tensor.layout import Layout
 from aie_tensor.memory.cuda.runtime import Device
 from aie_tensor.memory.cuda.streams import CudaStream
-from aie_tensor.layout import Layout
 
 __all__ = ["as_cupy", "copy", "fill"]
 

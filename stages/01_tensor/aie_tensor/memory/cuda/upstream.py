@@ -10,6 +10,7 @@ import psutil
 from aie_tensor.memory.cuda.kernels import Kernels
 from aie_tensor.memory.cuda.nvml import process_bytes
 from aie_tensor.memory.cuda.runtime import Device
+from aie_tensor.memory.host import find_others
 from aie_tensor.memory.upstream import Region
 
 __all__ = ["CudaUpstream", "PinnedUpstream"]
@@ -81,10 +82,10 @@ class CudaUpstream:
             runtime.memset(address, byte, nbytes)
             runtime.deviceSynchronize()
 
-    def find_other(self, address: int, nbytes: int, byte: int) -> int | None:
-        """Offset of the first byte that is not `byte`, None when all are: has anybody written to a poisoned block?
-        Waits for the whole device."""
-        return self._kernels.find_other(address, nbytes, byte)
+    def find_others(self, address: int, nbytes: int, byte: int) -> tuple[int, int] | None:
+        """(how many bytes are not `byte`, offset of the first of them); None when all are: has anybody written to a
+        poisoned block? Waits for the whole device."""
+        return self._kernels.find_others(address, nbytes, byte)
 
     def capacity_bytes(self) -> int:
         """The device's whole memory."""
@@ -144,6 +145,10 @@ class PinnedUpstream:
     def fill(self, address: int, nbytes: int, byte: int) -> None:
         """Set every byte, by the CPU."""
         ctypes.memset(address, byte, nbytes)
+
+    def find_others(self, address: int, nbytes: int, byte: int) -> tuple[int, int] | None:
+        """As on the host."""
+        return find_others(address, nbytes, byte)
 
     def capacity_bytes(self) -> int:
         """The machine's memory."""
