@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from aie_tensor.memory.classes import ALIGNMENT, rounded_up
 from aie_tensor.memory.upstream import Region
 
-__all__ = ["HostUpstream", "find_others", "page_rounded", "reserve", "reserve_zeroed"]
+__all__ = ["HostUpstream", "bytes_at", "find_others", "page_rounded", "reserve", "reserve_zeroed"]
 
 MAP_BYTES = 1 << 20
 
@@ -39,10 +39,14 @@ def reserve_zeroed(nbytes: int) -> NDArray[np.uint8]:
     return np.frombuffer(mapping, dtype=np.uint8)
 
 
+def bytes_at(address: int, nbytes: int) -> NDArray[np.uint8]:
+    """Memory that somebody else keeps alive, as an array."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+
+
 def find_others(address: int, nbytes: int, byte: int) -> tuple[int, int] | None:
     """`Upstream.find_others` for memory that the CPU reaches."""
-    memory = np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), dtype=np.uint8)
-    others = (memory != byte).nonzero()[0]
+    others = (bytes_at(address, nbytes) != byte).nonzero()[0]
     return (others.size, int(others[0])) if others.size else None
 
 

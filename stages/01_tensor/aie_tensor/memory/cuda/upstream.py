@@ -4,13 +4,12 @@ import contextlib
 import ctypes
 import mmap
 
-import numpy as np
 import psutil
 
 from aie_tensor.memory.cuda.kernels import Kernels
 from aie_tensor.memory.cuda.nvml import process_bytes
 from aie_tensor.memory.cuda.runtime import Device
-from aie_tensor.memory.host import find_others
+from aie_tensor.memory.host import bytes_at, find_others
 from aie_tensor.memory.upstream import Region
 
 __all__ = ["CudaUpstream", "PinnedUpstream"]
@@ -133,7 +132,7 @@ class PinnedUpstream:
                 address = runtime.hostAlloc(nbytes, runtime.hostAllocDefault)
             except OverflowError as error:
                 raise MemoryError(f"{nbytes} bytes are beyond any address space") from error
-        host = np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), dtype=np.uint8)
+        host = bytes_at(address, nbytes)
         if zeroed:
             host[...] = 0
         return Region(address, nbytes, _Owned(self._device, address, pinned=True), host)
