@@ -27,8 +27,8 @@ def report_of(name: str) -> DrillReport:
     return run_drill(name, num_requests=180)
 
 
-def test_there_are_four() -> None:
-    assert tuple(DRILLS) == NAMES
+def test_the_four_are_there() -> None:
+    assert tuple(DRILLS)[:4] == NAMES  # exercise 3 adds a fifth
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -58,7 +58,7 @@ def test_whoever_holds_it_is_named(name: str) -> None:
     assert any(HOLDERS[name] in text for text in (*report.held_by, *report.in_cycles)), report.held_by
 
 
-def test_only_the_cycle_is_a_cycle() -> None:
+def test_the_circle_of_the_cycle_is_named() -> None:
     circles = {name: report_of(name).in_cycles for name in NAMES}
     assert circles["cycle"]
     assert "Call" in circles["cycle"][0]
