@@ -32,10 +32,12 @@ def test_types_of_the_environment():
         "AIE_RATE_LIMIT": "2.5",
         "AIE_THREADS": "3",
         "AIE_API_KEY": "",
+        "AIE_MEMDEBUG_SAMPLE": "64",
+        "AIE_MEMORY_LOG": "log.jsonl",
     }
     settings = load_settings({}, environ=environ)
     assert settings.models == ("a", "b")
-    assert settings.memdebug is True
+    assert (settings.memdebug, settings.memdebug_sample, settings.memory_log) == (True, 64, "log.jsonl")
     assert settings.rate_limit == 2.5
     assert settings.threads == 3
     assert settings.api_key is None  # empty is the same as absent
@@ -98,6 +100,8 @@ def test_parse_bytes_refuses(text):
         ("grace_s", -1.0),
         ("grace_s", float("nan")),
         ("metrics_prefix", "a b"),
+        ("memdebug_sample", 0),
+        ("memdebug_sample", 1 << 21),
     ],
 )
 def test_values_out_of_range_are_refused_wherever_they_come_from(key, value, file):

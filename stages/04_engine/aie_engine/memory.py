@@ -10,7 +10,6 @@ from contextlib import ExitStack
 
 from aie_engine.config import EngineConfig
 from aie_tensor import EventRing, Ledger, MemoryPool, Owner
-from aie_tensor.memdebug import AllocationLog, take_snapshot
 
 __all__ = ["EngineMemory"]
 
@@ -36,6 +35,8 @@ class EngineMemory:
                 cleanup.callback(ring.close)
                 self.ledger.sinks.append(ring.append)
             if config.memory_log is not None:
+                from aie_tensor.memdebug import AllocationLog  # the tools are loaded where they are asked for
+
                 log = AllocationLog(config.memory_log)
                 cleanup.callback(log.close)
                 self.ledger.sinks.append(log.append)
@@ -43,6 +44,8 @@ class EngineMemory:
 
     def snapshot(self) -> dict[str, object]:
         """`MemorySnapshot.to_json()` of now. Consistent when called by the thread that runs the engine's steps."""
+        from aie_tensor.memdebug import take_snapshot
+
         return take_snapshot([self.pool], self.ledger, process=self._worker).to_json()
 
     def close(self) -> None:
