@@ -3,13 +3,14 @@
 Layout, each line built on those above it:
 
     params, requests, stats, errors      what goes in and comes out
+    memory, block_book                   the pool, the ledger, and who holds which KV block
     batch, kv_cache, executors/          one step of the model: arrays in, logits out
     sampling                             logits in, tokens out
-    assembler, core                      one step of the engine: schedule, assemble, execute, sample, events
+    assembler, generation, core          one step of the engine: schedule, assemble, execute, sample, events
     loop                                 the step again and again, in one thread, fed through a queue
     sizing, build                        a configuration into a core that is ready
     streams, registry, local             the engine in a thread of this process
-    frames, worker, client               the engine in a process of its own, behind a pipe
+    frames, recorder, worker, client     the engine in a process of its own, behind a pipe
     start, text                          what the stages above call first
 
 It may import stages 1 to 3, by their public names, and knows nothing of HTTP. Stages 5 and 6 import this stage and none
