@@ -1,5 +1,6 @@
 """Who holds a tensor, and which cycles do: the four classic shapes, and what must not confuse the search."""
 
+import asyncio
 import gc
 import logging
 import threading
@@ -229,3 +230,67 @@ def test_the_answer_is_the_same_each_time_and_bounded(pool: MemoryPool) -> None:
     assert len(first) == 8
     assert first[0] == f"class {kinds[0].__module__}.Holder0.kept → Tensor"
     assert holders(hidden, max_depth=1) == []
+
+
+class Hostile:
+    """Fails at every question."""
+
+    def __init__(self, held: object) -> None:
+        object.__getattribute__(self, "__dict__")["held"] = held
+
+    def __getattribute__(self, name: str) -> object:
+        raise RuntimeError(name)
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("==")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class HostileDict(dict[str, object]):
+    """A dictionary that cannot be asked by its own methods."""
+
+    def get(self, *args: object) -> object:
+        raise RuntimeError("get")
+
+    def items(self) -> object:  # type: ignore[override]
+        raise RuntimeError("items")
+
+    def __contains__(self, key: object) -> bool:
+        raise RuntimeError("in")
+
+
+class HostileList(list[object]):
+    def __iter__(self) -> Iterator[object]:
+        raise RuntimeError("iter")
+
+
+class HostileKey(str):
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        raise RuntimeError("repr")
+
+
+def test_objects_that_fail_at_every_question_are_walked_through(pool: MemoryPool) -> None:
+    CACHE["it"] = HostileList([HostileDict({HostileKey("k"): Hostile(make(pool))})])
+    (tensor,) = [thing for thing in gc.get_objects() if type(thing) is Tensor]
+    assert chain_of(tensor) == f"module {__name__}.CACHE['it'][0][HostileKey] → Hostile.held → Tensor"
+    assert cycles((Tensor,)) == []
+
+
+def test_a_waiting_task(pool: MemoryPool) -> None:
+    async def serve(hidden: Tensor) -> None:
+        await asyncio.sleep(3600)
+
+    async def main() -> list[str]:
+        task = asyncio.create_task(serve(make(pool)))
+        await asyncio.sleep(0)
+        (tensor,) = [thing for thing in gc.get_objects() if type(thing) is Tensor]
+        chains = [str(chain) for chain in holders(tensor)]
+        task.cancel()
+        return chains
+
+    first, *_ = asyncio.run(main())
+    assert "local 'task' → Task" in first
+    assert first.endswith("coroutine, local 'hidden' → Tensor")

@@ -44,7 +44,7 @@ def cycles(kinds: Sequence[type], max_depth: int = 10) -> list[Cycle]:
     costs and what it cannot see.
     """
     wanted = tuple(kinds)
-    held: list[object] = [thing for thing in gc.get_objects() if isinstance(thing, wanted)]
+    held: list[object] = [thing for thing in gc.get_objects() if issubclass(type(thing), wanted)]
     step = -(-len(held) // MAX_TARGETS) or 1
     held[:] = held[::step]
     walk = Walk(held, sys._getframe(1), max_depth, MAX_BREADTH, past_locals=True)

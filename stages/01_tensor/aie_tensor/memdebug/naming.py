@@ -5,7 +5,7 @@ something: lists, dictionaries, cells, tracebacks. Of those the text shows index
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import (
     AsyncGeneratorType,
     CellType,
@@ -16,11 +16,12 @@ from types import (
     MemberDescriptorType,
     MethodType,
     ModuleType,
+    NoneType,
     TracebackType,
 )
 from typing import Any
 
-from aie_tensor.memdebug.references import locals_of, module_name_of, place_of
+from aie_tensor.memdebug.references import is_a, locals_of, module_name_of, place_of
 
 __all__ = ["describe_path", "is_means", "name_of"]
 
@@ -31,16 +32,16 @@ _MEANS = (list, tuple, dict, set, frozenset, deque, CellType, TracebackType)
 
 def is_means(thing: object) -> bool:
     """True for what is not named itself."""
-    return isinstance(thing, _MEANS)
+    return issubclass(type(thing), _MEANS)
 
 
 def name_of(thing: object) -> str:
     """What kind of thing it is; nothing of its content is printed, since that may run its code."""
-    if isinstance(thing, FrameType):
+    if is_a(thing, FrameType):
         return place_of(thing)
-    if isinstance(thing, FunctionType):
+    if is_a(thing, FunctionType):
         return f"function {thing.__qualname__}"
-    if isinstance(thing, MethodType):
+    if is_a(thing, MethodType):
         return f"method {getattr(thing.__func__, '__qualname__', 'of unknown name')}"
     return type(thing).__qualname__
 
@@ -50,7 +51,7 @@ def describe_path(path: Sequence[object], root: str = "") -> str:
     first = path[0]
     if not root:
         text = name_of(first)
-    elif len(path) > 1 and (is_means(first) or isinstance(first, type | ModuleType)):
+    elif len(path) > 1 and (is_means(first) or is_a(first, type) or is_a(first, ModuleType)):
         text = root
     else:
         text = root + ARROW + name_of(first)
@@ -67,7 +68,7 @@ def _step(path: Sequence[object], number: int) -> str:
     holder, held = path[number], path[number + 1]
     before = path[number - 1] if number else None
     for kinds, step in _STEPS:
-        if isinstance(holder, kinds):
+        if issubclass(type(holder), kinds):
             return step(holder, held, before)
     return _attribute(holder, held, before)
 
@@ -75,10 +76,10 @@ def _step(path: Sequence[object], number: int) -> str:
 # Each of the following says how `holder` refers to `held`; `before` is what refers to `holder`.
 
 
-def _entry(holder: dict[object, object], held: object, before: object) -> str:
+def _entry(holder: dict[Any, object], held: object, before: object) -> str:
     """A key, or an attribute where the dictionary holds those of `before`."""
     names = _is_names(before, holder)
-    for key, value in list(holder.items()):
+    for key, value in list(dict.items(holder)):
         if value is held:
             return f".{key}" if names else f"[{_short(key)}]"
     return " key"
@@ -87,10 +88,10 @@ def _entry(holder: dict[object, object], held: object, before: object) -> str:
 def _item(holder: list[object] | tuple[object, ...] | deque[object], held: object, before: object) -> str:
     """An index, a field's name, or a variable where the tuple is the closure of a function."""
     index = _index(holder, held)
-    if isinstance(before, FunctionType) and holder is before.__closure__:
+    if is_a(before, FunctionType) and holder is before.__closure__:
         return f" closure variable {before.__code__.co_freevars[index]!r}"
     fields = getattr(type(holder), "_fields", None)
-    return f".{fields[index]}" if isinstance(fields, tuple) else f"[{index}]"
+    return f".{fields[index]}" if type(fields) is tuple else f"[{index}]"
 
 
 def _member(holder: object, held: object, before: object) -> str:
@@ -110,10 +111,10 @@ def _of_function(function: FunctionType, held: object, before: object) -> str:
 
 
 def _of_error(error: BaseException, held: object, before: object) -> str:
-    if isinstance(held, TracebackType):
+    if is_a(held, TracebackType):
         return " traceback"
     for name in ("args", "__context__", "__cause__"):
-        if getattr(error, name) is held:
+        if getattr(BaseException, name).__get__(error) is held:
             return f".{name}"
     return _attribute(error, held, before)
 
@@ -121,7 +122,7 @@ def _of_error(error: BaseException, held: object, before: object) -> str:
 def _local(frame: FrameType, held: object, before: object) -> str:
     """The variable of a frame that holds `held`, directly or in a cell."""
     content = held
-    if isinstance(held, CellType):
+    if is_a(held, CellType):
         try:
             content = held.cell_contents
         except ValueError:  # an empty cell
@@ -135,7 +136,8 @@ def _local(frame: FrameType, held: object, before: object) -> str:
 def _of_suspended(suspended: object, held: object, before: object) -> str:
     """A local of a generator or coroutine."""
     for attribute in ("gi_frame", "cr_frame", "ag_frame"):
-        if isinstance(frame := getattr(suspended, attribute, None), FrameType):
+        frame = getattr(suspended, attribute, None)
+        if is_a(frame, FrameType):
             return _local(frame, held, before)
     return ""
 
@@ -150,7 +152,7 @@ def _attribute(holder: object, held: object, before: object) -> str:
             return f".{name}"
     for kind in type(holder).__mro__:
         for name, member in list(vars(kind).items()):
-            if isinstance(member, MemberDescriptorType) and _slot(member, holder) is held:
+            if is_a(member, MemberDescriptorType) and _slot(member, holder) is held:
                 return f".{name}"
     return ""
 
@@ -167,20 +169,20 @@ _STEPS: tuple[tuple[type | tuple[type, ...], Callable[[Any, object, object], str
 )
 
 
-def _is_names(owner: object, names: dict[object, object]) -> bool:
+def _is_names(owner: object, names: dict[Any, object]) -> bool:
     """True when a dictionary holds the attributes of `owner`, or the globals of a module."""
-    if module_name_of(names) is not None or isinstance(owner, type):
+    if module_name_of(names) is not None or is_a(owner, type):
         return True
     return owner is not None and _attributes(owner) is names
 
 
-def _attributes(thing: object) -> dict[object, object] | None:
+def _attributes(thing: object) -> dict[str, object] | None:
     """The dictionary of its attributes, if it has one."""
     try:
         found = object.__getattribute__(thing, "__dict__")
-    except AttributeError:
+    except Exception:  # there is none, or the class has its own idea of it, which failed
         return None
-    return found if isinstance(found, dict) else None
+    return found if type(found) is dict else None
 
 
 def _slot(member: MemberDescriptorType, holder: object) -> object:
@@ -190,17 +192,16 @@ def _slot(member: MemberDescriptorType, holder: object) -> object:
         return None
 
 
-def _index(holder: Iterable[object], held: object) -> int:
-    return next((index for index, value in enumerate(holder) if value is held), -1)
+def _index(holder: list[object] | tuple[object, ...] | deque[object], held: object) -> int:
+    kind: Any = next(base for base in (list, tuple, deque) if issubclass(type(holder), base))
+    return next((index for index, value in enumerate(kind.__iter__(holder)) if value is held), -1)
 
 
 def _short(key: object) -> str:
     """A key in few characters. Only plain types are printed: another's `repr` may run anything."""
-    if not isinstance(key, str | bytes | int | float | tuple | frozenset | None):
-        return name_of(key)
-    if isinstance(key, tuple):
+    if type(key) is tuple:
         return ", ".join(_short(part) for part in key[:4])
-    if isinstance(key, frozenset):
-        return "frozenset"
+    if type(key) not in (str, bytes, int, float, bool, NoneType):
+        return name_of(key)
     text = repr(key)
     return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…"

@@ -5,18 +5,25 @@ heap, so the walk asks once per level for all objects of the level, and goes no 
 is alive for its own sake: modules, classes, and the locals of functions that are running.
 
 Two things it cannot see: what `gc.freeze()` has put aside, and what only C code holds.
+
+It meets every kind of object, and some run code, or fail, at the mildest question: `isinstance` asks for `__class__`, a
+subclass of `dict` may have its own `get`. So types are told by `is_a`, and containers read with the methods of their
+base class.
 """
 
 import gc
 import inspect
 import sys
 import threading
-from collections.abc import Iterable, Mapping
-from types import CellType, FrameType, FunctionType, ModuleType
+from collections.abc import Iterable
+from types import AsyncGeneratorType, CellType, CoroutineType, FrameType, FunctionType, GeneratorType, ModuleType
+from typing import TypeGuard, TypeVar
 
 from aie_tensor.stacks import Frame
 
-__all__ = ["Walk", "locals_of", "module_name_of", "place_of"]
+__all__ = ["Walk", "is_a", "locals_of", "module_name_of", "place_of"]
+
+T = TypeVar("T")
 
 
 class Walk:
@@ -77,14 +84,15 @@ class Walk:
             leads_to = self._referents(holder) & wanted
             held |= leads_to
             known = id(holder) in self.number_of
-            if leads_to and not known and len(self.objects) - first_new < max_breadth:
+            # A running coroutine is a running function: its locals are known already.
+            if leads_to and not known and not _is_running(holder) and len(self.objects) - first_new < max_breadth:
                 self.number_of[id(holder)] = len(self.objects)
                 self.objects.append(holder)
                 self.toward.append(min(leads_to))
         found.clear()  # or it would be found itself, a level up
         for number in wanted - held:
             # A running function holds itself and its cells invisibly; of what they hold, its locals speak.
-            if number >= self.num_targets and not isinstance(self.objects[number], CellType | FunctionType):
+            if number >= self.num_targets and type(self.objects[number]) not in (CellType, FunctionType):
                 self.loose.append(number)
         new = range(first_new, len(self.objects))
         self._note_roots(new)
@@ -115,17 +123,33 @@ class Walk:
 
 def _lasting(thing: object) -> str | None:
     """What lives for its own sake, in words; None for other things."""
-    if isinstance(thing, ModuleType):
-        return f"module {thing.__name__}"
-    if isinstance(thing, type):
+    if is_a(thing, ModuleType):
+        return f"module {module_name_of(vars(thing)) or 'without a name'}"
+    if is_a(thing, type):
         return f"class {thing.__module__}.{thing.__qualname__}"
-    if isinstance(thing, dict) and (name := module_name_of(thing)) is not None:
+    if type(thing) is dict and (name := module_name_of(thing)) is not None:
         return f"module {name}"
     return None
 
 
-def module_name_of(names: Mapping[object, object]) -> str | None:
+def _is_running(thing: object) -> bool:
+    """True for a generator or coroutine that some thread is inside of."""
+    return (
+        (type(thing) is GeneratorType and thing.gi_running)
+        or (type(thing) is CoroutineType and thing.cr_running)
+        or (type(thing) is AsyncGeneratorType and thing.ag_running)
+    )
+
+
+def is_a(thing: object, kind: type[T]) -> TypeGuard[T]:
+    """As `isinstance`, without asking the object."""
+    return issubclass(type(thing), kind)
+
+
+def module_name_of(names: dict[str, object]) -> str | None:
     """The module whose globals `names` are; None if it is another kind of dictionary."""
+    if type(names) is not dict:
+        return None
     name = names.get("__name__")
     return name if isinstance(name, str) and ("__spec__" in names or "__builtins__" in names) else None
 
@@ -143,7 +167,7 @@ def locals_of(frame: FrameType) -> dict[str, object]:
     copied = dict(seen)
     # Up to Python 3.12 the frame keeps this dictionary until it ends, and everything in it alive. It is emptied again
     # unless the function itself has it from `locals()`: then more than the frame, `seen` and the argument count it.
-    if isinstance(seen, dict) and sys.getrefcount(seen) <= 3:
+    if type(seen) is dict and sys.getrefcount(seen) <= 3:
         seen.clear()
     return copied
 
