@@ -22,10 +22,11 @@ from statistics import median
 
 import numpy as np
 
-from aie_tensor import Ledger, MemoryPool, NaivePool
+from aie_tensor import AieError, Ledger, MemoryPool, NaivePool
+from aie_tensor.memory.cuda import CudaStream, CudaUpstream
+from aie_tensor.memory.host import reserve_zeroed
 from aie_tensor.memory.replay import Allocator, FromNaive, FromNumpy, FromPool, FromSystem, Replay, replay
 from aie_tensor.memory.rounding import MODELS, POLICIES, waste
-from aie_tensor.memory.host import reserve_zeroed
 
 KIB, MIB = 1 << 10, 1 << 20
 PAGE = 4096
@@ -121,20 +122,16 @@ def fresh_pages() -> None:
 def device_cycles() -> list[Cycle] | str:
     """The same on a GPU; or in one line why not."""
     try:
-        import cupy  # type: ignore[import-not-found, unused-ignore]
+        ours = MemoryPool(name="cuda", upstream=CudaUpstream())
+    except AieError as error:
+        return str(error)
+    import cupy  # type: ignore[import-not-found, unused-ignore]
 
-        if cupy.cuda.runtime.getDeviceCount() == 0:
-            return "no CUDA device here"
-        from aie_tensor.memory.cuda import CudaUpstream
-
-        ours, theirs = MemoryPool(name="cuda", upstream=CudaUpstream()), cupy.cuda.MemoryPool()
-    except ImportError:
-        return "CuPy is not installed (pip install aie[gpu])"
-    except Exception as error:  # no driver, no device: CuPy has many errors for it
-        return f"CUDA cannot be used here: {type(error).__name__}: {error}"
-    runtime = cupy.cuda.runtime
+    runtime, theirs = cupy.cuda.runtime, cupy.cuda.MemoryPool()
+    stream = CudaStream("benchmark")
     return [
         cycle("MemoryPool on CUDA", LARGE, pool_cycle(ours, LARGE)),
+        cycle("MemoryPool on CUDA, on a stream", LARGE, lambda: ours.allocate(LARGE, stream=stream).release()),
         cycle(f"CuPy {cupy.__version__} MemoryPool", LARGE, lambda: theirs.malloc(LARGE)),
         cycle("cudaMalloc and cudaFree", LARGE, lambda: runtime.free(runtime.malloc(LARGE)), per_batch=10),
     ]
@@ -199,12 +196,23 @@ def row(cost: Replay) -> str:
     )
 
 
-def print_traces(seed: int, window: int) -> dict[str, list[dict[str, object]]]:
+def device_allocators() -> list[Allocator]:
+    """Those of a GPU, after a `device_cycles` that found one."""
+    from aie_tensor.memory.cuda.replay import FromCudaMalloc, FromCudaPool, FromCupy
+
+    pools = [FromCudaPool(MemoryPool(upstream=CudaUpstream(), classes_per_doubling=k)) for k in (1, 4)]
+    for pool, k in zip(pools, (1, 4), strict=True):
+        pool.name = f"MemoryPool on CUDA, {k}"
+    return [FromCudaMalloc(), FromCupy(), *pools]
+
+
+def print_traces(seed: int, window: int, on_gpu: bool) -> dict[str, list[dict[str, object]]]:
     figures = {}
     for name, sizes in traces(seed).items():
         print(f"{name}: {COUNT} buffers, {window} held")
         print(f"  {'':<24}{'alloc µs':>10}{'touch µs':>12}{'reused':>9}{'asked MiB':>11}{'held MiB':>12}")
-        costs = [replay(sizes, each, window=window, clock=time.perf_counter) for each in allocators()]
+        each_allocator = allocators() + (device_allocators() if on_gpu else [])
+        costs = [replay(sizes, each, window=window, clock=time.perf_counter) for each in each_allocator]
         print("\n".join(row(cost) for cost in costs), end="\n\n")
         figures[name] = [asdict(cost) for cost in costs]
     return figures
@@ -257,8 +265,8 @@ def main() -> None:
             f"  {name:<42}{verdict['best']:>9.1f} (median {verdict['median']:.1f}), limit {verdict['limit']:g}: {word}"
         )
 
-    print("\n2. Traces\n")
-    figures = print_traces(options.seed, options.window)
+    print("\n2. Traces (on a GPU, `touch` is the time to queue a write, not to do it)\n")
+    figures = print_traces(options.seed, options.window, on_gpu=not isinstance(device, str))
     print("3. Rounding, as a share of what is reserved for bf16 weights\n")
     rounding = print_rounding()
     if options.json:
