@@ -96,6 +96,7 @@ def test_writer_keeps_every_kind_of_metadata(tmp_path: Path) -> None:
     metadata = {
         "flag": True, "count": 7, "big": 1 << 40, "negative": -5, "ratio": 0.5, "text": "é", "texts": ["a", ""],
         "ints": [-1, 2], "wide": [1, 1 << 40], "floats": [0.5, 1.5], "flags": [True, False],
+        "none": [], "huge": 1 << 63,
     }  # fmt: skip
     matrix = Matrix.from_array(np.arange(5, dtype=np.float32))
     path = write_gguf(tmp_path / "sub" / "a.gguf", metadata, {"x": matrix, "y": matrix})
@@ -109,7 +110,7 @@ def test_writer_keeps_every_kind_of_metadata(tmp_path: Path) -> None:
     assert all(row.offset % 32 == 0 for row in read_gguf_header(path).tensors)
 
 
-@pytest.mark.parametrize("value", [None, [], [1, "a"], {"a": 1}, [None]])
+@pytest.mark.parametrize("value", [None, b"", [1, "a"], {"a": 1}, [None]])
 def test_writer_refuses_what_the_format_cannot_hold(tmp_path: Path, value: object) -> None:
     with pytest.raises(TypeError):
         write_gguf(tmp_path / "a.gguf", {"key": value}, {})

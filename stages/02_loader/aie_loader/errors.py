@@ -4,6 +4,7 @@ InvalidInputError                    400  exit 2   (from aie_tensor)
 ├── ModelFileError                   invalid_model_file       a file is not what it claims to be
 │   ├── TruncatedFileError           truncated_model_file     it ends before its own header says so
 │   ├── MalformedHeaderError         malformed_model_header   it breaks a named rule of its format
+│   ├── UnsafePickleError            unsafe_pickle            it asks for code to be run; nothing of it was
 │   ├── UnsupportedTensorTypeError   unsupported_tensor_type  a tensor has a type that aie cannot read
 │   ├── TensorShapeError             wrong_tensor_shape       a tensor's shape contradicts the configuration
 │   ├── MissingTensorError           missing_tensor           the graph needs a tensor that is not there
@@ -43,6 +44,7 @@ __all__ = [
     "TokenizerError",
     "TruncatedFileError",
     "UnknownArchitectureError",
+    "UnsafePickleError",
     "UnsupportedModelError",
     "UnsupportedTensorTypeError",
 ]
@@ -66,6 +68,12 @@ class MalformedHeaderError(ModelFileError):
     """The file breaks a rule of its format; the message names the rule."""
 
     code = "malformed_model_header"
+
+
+class UnsafePickleError(ModelFileError):
+    """A pickle asks for more than tensors; the message names what it asked for. Nothing of it was run."""
+
+    code = "unsafe_pickle"
 
 
 class UnsupportedTensorTypeError(ModelFileError):

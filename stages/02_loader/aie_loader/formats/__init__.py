@@ -4,8 +4,11 @@ from aie_loader.formats.checkpoint import Checkpoint, CheckpointFormat, TensorIn
 from aie_loader.formats.folder import open_folder
 from aie_loader.formats.gguf import GGUFHeader, open_gguf, read_gguf_header
 from aie_loader.formats.leniency import STRICT, Leniency
+from aie_loader.formats.numpy_files import open_npy, open_npz
+from aie_loader.formats.opening import open_checkpoint
 from aie_loader.formats.safetensors import SafetensorsHeader, open_safetensors, read_safetensors_header
 from aie_loader.formats.strict_json import optional_json_object, parse_json, read_json_object
+from aie_loader.formats.torch_files import open_torch
 
 __all__ = [
     "STRICT",
@@ -15,9 +18,13 @@ __all__ = [
     "Leniency",
     "SafetensorsHeader",
     "TensorInfo",
+    "open_checkpoint",
     "open_folder",
     "open_gguf",
+    "open_npy",
+    "open_npz",
     "open_safetensors",
+    "open_torch",
     "optional_json_object",
     "parse_json",
     "read_gguf_header",

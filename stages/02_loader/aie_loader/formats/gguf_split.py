@@ -13,7 +13,7 @@ from pathlib import Path
 
 from aie_loader.errors import MalformedHeaderError, MissingFileError
 
-__all__ = ["check_part", "check_whole", "split_count", "split_paths"]
+__all__ = ["check_part", "check_whole", "is_later_part", "split_count", "split_paths"]
 
 _MAX_PARTS = 10_000
 _NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
@@ -25,6 +25,12 @@ def split_count(path: Path, metadata: Mapping[str, object]) -> int:
     if type(count) is not int or not 0 <= count <= _MAX_PARTS:
         raise MalformedHeaderError(f"{path}: split.count is {count!r}, not a number up to {_MAX_PARTS:,}")
     return max(count, 1)
+
+
+def is_later_part(path: Path) -> bool:
+    """True when the name says that this is not the first file of its model."""
+    named = _NAME.fullmatch(path.name)
+    return named is not None and int(named["number"]) > 1
 
 
 def split_paths(path: Path, count: int) -> list[Path]:
