@@ -78,6 +78,16 @@ def test_a_ring_goes_on_where_another_writer_ended(tmp_path: Path) -> None:
     assert {str(kept.owner) for kept in contents.events} == {"kv", "arena"}
 
 
+def test_a_new_ring_replaces_an_old_one_whose_writer_goes_on(tmp_path: Path) -> None:
+    old = EventRing.create(tmp_path / "ring", num_records=4096)
+    new = EventRing.create(tmp_path / "ring", num_records=1)
+    old.append(event(1))
+    new.append(event(2))
+    assert [kept.nbytes for kept in EventRing.read(tmp_path / "ring").events] == [2]
+    assert [path.name for path in tmp_path.iterdir()] == ["ring"]
+    assert (tmp_path / "ring").stat().st_mode & 0o777 == 0o600  # owners and files are nobody else's business
+
+
 def test_it_survives_a_writer_that_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "ring"
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True) as writer:

@@ -70,7 +70,7 @@ class EventRing:
 
     @classmethod
     def create(cls, path: str | Path, num_records: int = 4096, strings_bytes: int = 1 << 20) -> "EventRing":
-        """A new ring; a file at `path` is overwritten. `strings_bytes` is rounded up to a power of two.
+        """A new ring; a file at `path` is replaced. `strings_bytes` is rounded up to a power of two.
 
         InvalidInputError for sizes below 1 record or 4096 bytes, EnvironmentLacksError where the file cannot be made.
         """
@@ -79,15 +79,16 @@ class EventRing:
         strings_bytes = 1 << (strings_bytes - 1).bit_length()
         nbytes = HEADER_BYTES + num_records * RECORD_BYTES + strings_bytes
         header = HEADER.pack(MAGIC, RING_VERSION, RECORD_BYTES, num_records, strings_bytes, os.getpid())
+        # Made beside and then moved: an old ring at `path` may still have a writer, whom cutting its file would kill.
+        making = Path(f"{path}.{os.getpid()}.new")
         try:
-            # Blocks are taken now: a disk that is full later would end the process at a store.
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-            try:
-                _reserve(descriptor, nbytes)
-                os.pwrite(descriptor, header, 0)
-            finally:
-                os.close(descriptor)
+            with open(making, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+                # Blocks are taken now: on a disk that is full later, a store would end the process.
+                _reserve(file.fileno(), nbytes)
+                file.write(header)
+            making.replace(path)
         except OSError as error:
+            making.unlink(missing_ok=True)
             raise EnvironmentLacksError(f"cannot make the event ring {path} of {nbytes:,} bytes: {error}") from None
         return cls.open(path)
 
