@@ -41,6 +41,12 @@ def fake(make_fake):
 
 
 @pytest.fixture
+def made_up():
+    """The same, without taking the real one's place."""
+    return FAKE.FakeCupy()
+
+
+@pytest.fixture
 def peek():
     """(address, nbytes) → the bytes there, as an array: device memory of the made-up CuPy."""
     return FAKE.read

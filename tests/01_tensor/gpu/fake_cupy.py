@@ -21,6 +21,12 @@ class CUDARuntimeError(RuntimeError):
         self.status = status
 
 
+class CUDADriverError(RuntimeError):
+    def __init__(self, status, text):
+        super().__init__(text)
+        self.status = status
+
+
 class CompileException(Exception):
     pass
 
@@ -136,9 +142,11 @@ class FakeCupy:
 
         class RawModule:
             def __init__(self, code, options):
-                if fake.compile_error:
-                    raise CompileException(fake.compile_error)
                 assert 'extern "C" __global__ void find_others(' in code
+
+            def compile(self):
+                if fake.compile_error:
+                    raise fake.compile_error
 
             def get_function(self, name):
                 return {"find_others": fake.find_others, "axpy": fake.axpy}[name]
@@ -156,7 +164,8 @@ class FakeCupy:
             deviceGetPCIBusId=lambda ordinal: f"0000:{ordinal:02X}:00.0",
         )  # fmt: skip
         self.cuda = SimpleNamespace(
-            runtime=runtime, Stream=Stream, Event=Event, UnownedMemory=UnownedMemory, MemoryPointer=MemoryPointer,
+            runtime=runtime, driver=SimpleNamespace(CUDADriverError=CUDADriverError),
+            Stream=Stream, Event=Event, UnownedMemory=UnownedMemory, MemoryPointer=MemoryPointer,
             compiler=SimpleNamespace(CompileException=CompileException), MemoryPool=self.own_pool,
         )  # fmt: skip
         Stream.null = Stream()
@@ -260,7 +269,8 @@ class FakeCupy:
         self.launch(grid, block, run)
 
     def launch(self, grid, block, run):
-        assert grid[0] > 0 and block[0] > 0
+        if not (grid[0] > 0 and block[0] > 0):
+            raise CUDADriverError(INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE: invalid argument")
         self.num_launches += 1
         self.launch_stream[-1].queue(run)
 

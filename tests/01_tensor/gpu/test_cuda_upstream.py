@@ -2,6 +2,7 @@
 
 import gc
 import sys
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 
 from aie_tensor import AieError, EnvironmentLacksError, InvalidInputError, MemoryPool, OutOfMemoryError
 from aie_tensor.errors import CudaError, WriteAfterFreeError
+from aie_tensor.layout import Layout
 from aie_tensor.memory.cuda import CudaStream, CudaUpstream, PinnedUpstream
+from aie_tensor.memory.cuda.transfer import as_cupy
 from aie_tensor.memory.streams import Event, Stream
 
 MIB = 1 << 20
@@ -255,12 +258,26 @@ def test_find_others(fake, peek):
     assert fake.device_memory.used == 0  # the sixteen bytes of the answer, too
 
 
-def test_a_source_that_does_not_compile_is_a_typed_error(make_fake):
-    fake = make_fake()
-    fake.compile_error = "kernels.cu(1): error: what is this"
+@pytest.mark.parametrize(
+    ("raised", "error", "text"),
+    [
+        ("CompileException", CudaError, r"kernels.cu does not compile for cuda:0: line 1"),
+        ("RuntimeError", EnvironmentLacksError, r"cannot compile CUDA here: line 1.*aie\[gpu\]"),  # no libnvrtc
+        ("CUDADriverError", CudaError, "cuda:0: line 1"),
+    ],
+)
+def test_kernels_that_cannot_be_had_are_typed_errors(fake, raised, error, text):
+    fake.compile_error = {
+        "CompileException": fake.cuda.compiler.CompileException("line 1"),
+        "RuntimeError": RuntimeError("line 1"),
+        "CUDADriverError": fake.cuda.driver.CUDADriverError(700, "line 1"),
+    }[raised]
     upstream = CudaUpstream()
-    with pytest.raises(CudaError, match=r"does not compile for cuda:0: .*what is this"):
-        upstream.find_others(upstream.reserve(64, zeroed=True).address, 64, 0)
+    region = upstream.reserve(64, zeroed=True)
+    with pytest.raises(error, match=text):
+        upstream.find_others(region.address, 64, 0)
+    fake.compile_error = None
+    assert upstream.find_others(region.address, 64, 0) is None  # asked again, compiled again
 
 
 def test_poison_finds_a_write_after_the_release(fake, peek):
@@ -303,3 +320,44 @@ def test_pinning_too_much_is_an_out_of_memory_error(make_fake):
     pool = MemoryPool(upstream=PinnedUpstream())
     with pytest.raises(OutOfMemoryError):
         pool.allocate(4 * MIB)
+
+
+def test_the_made_up_cupy_has_nothing_that_the_real_one_lacks(made_up):
+    """Runs wherever CuPy is installed; needs no GPU."""
+    real = pytest.importorskip("cupy", reason="CuPy is not installed")
+    for name in vars(made_up.cuda.runtime):
+        assert hasattr(real.cuda.runtime, name), name
+    members = {
+        "Stream": ("null", "synchronize", "wait_event", "__enter__"),
+        "Event": ("record", "done", "synchronize"),
+        "UnownedMemory": ("ptr", "size"),
+        "MemoryPointer": ("mem", "ptr"),
+        "MemoryPool": ("malloc", "total_bytes"),
+    }
+    for kind, names in members.items():
+        assert [name for name in names if not hasattr(getattr(real.cuda, kind), name)] == []
+    assert real.cuda.Stream.null.ptr == 0
+    assert hasattr(real.RawModule, "compile") and hasattr(real.RawModule, "get_function")
+    assert real.ndarray and real.cuda.compiler.CompileException and real.cuda.driver.CUDADriverError
+
+
+def test_an_array_of_the_real_cupy_keeps_the_owner():
+    """CuPy's array objects can be made without a GPU, as long as nobody reads them."""
+    real = pytest.importorskip("cupy", reason="CuPy is not installed")
+    owner = Owner()
+    alive = weakref.ref(owner)
+    device = SimpleNamespace(cupy=real, ordinal=0)
+    layout = Layout((2, 3), (4, 8), 4, offset=64)
+    array = as_cupy(device, 0x7000_0040, np.dtype(np.float32), layout, (0x7000_0000, 1024), owner)
+    assert (array.data.ptr, array.shape, array.strides, array.dtype) == (0x7000_0040, (2, 3), (4, 8), np.float32)
+    part = array[1:]
+    del owner, array
+    gc.collect()
+    assert alive() is not None and part.data.ptr == 0x7000_0044
+    del part
+    gc.collect()
+    assert alive() is None
+
+
+class Owner:
+    """What keeps a block."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from aie_tensor.errors import CudaError
-from aie_tensor.memory.cuda.runtime import Device
+from aie_tensor.errors import CudaError, EnvironmentLacksError
+from aie_tensor.memory.cuda.runtime import REMEDY, Device
 
 __all__ = ["NVRTC_OPTIONS", "SOURCE", "Kernels"]
 
@@ -51,16 +51,25 @@ class Kernels:
             self._launch("axpy", num_elements, stream, arguments)
 
     def _launch(self, name: str, num_threads: int, stream: Any, arguments: tuple[Any, ...]) -> None:
-        cupy = self._device.cupy
-        try:
-            if self._module is None:
-                self._module = cupy.RawModule(code=SOURCE.read_text(encoding="utf-8"), options=NVRTC_OPTIONS)
-            kernel = self._module.get_function(name)
-        except cupy.cuda.compiler.CompileException as error:
-            raise CudaError(f"{SOURCE.name} does not compile for {self._device.name}: {error}") from error
+        if self._module is None:
+            self._module = self._compiled()
+        kernel = self._module.get_function(name)
         grid = min(MAX_GRID, max(1, -(-num_threads // THREADS)))
         with stream:
             kernel((grid,), (THREADS,), arguments)
+
+    def _compiled(self) -> Any:
+        cupy = self._device.cupy
+        try:
+            module = cupy.RawModule(code=SOURCE.read_text(encoding="utf-8"), options=NVRTC_OPTIONS)
+            module.compile()
+        except cupy.cuda.compiler.CompileException as error:
+            raise CudaError(f"{SOURCE.name} does not compile for {self._device.name}: {error}") from error
+        except RuntimeError as error:
+            if isinstance(error, self._device.faults):
+                raise
+            raise EnvironmentLacksError(f"CuPy cannot compile CUDA here: {error}. {REMEDY}") from error  # no NVRTC
+        return module
 
 
 class _Scratch:

@@ -11,10 +11,10 @@ from typing import Any
 
 from aie_tensor.errors import CudaError, EnvironmentLacksError, InvalidInputError
 
-__all__ = ["Device", "load_cupy"]
+__all__ = ["REMEDY", "Device", "load_cupy"]
 
 REMEDY = "Install it with: pip install 'aie[gpu]'"
-OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
+OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation, and CUDA_ERROR_OUT_OF_MEMORY of the driver
 
 
 def load_cupy() -> Any:
@@ -34,6 +34,8 @@ class Device:
         if isinstance(ordinal, bool) or not isinstance(ordinal, int) or ordinal < 0:
             raise InvalidInputError(f"a device is a number from 0, not {ordinal!r}", param="device")
         self.cupy = load_cupy()
+        # Memory, streams and events report by the first kind, kernels by the second.
+        self.faults = (self.cupy.cuda.runtime.CUDARuntimeError, self.cupy.cuda.driver.CUDADriverError)
         self.ordinal = ordinal
         self.name = f"cuda:{ordinal}"
         try:
@@ -68,7 +70,7 @@ class Device:
             finally:
                 if previous != self.ordinal:
                     runtime.setDevice(previous)
-        except runtime.CUDARuntimeError as error:
+        except self.faults as error:
             if error.status == OUT_OF_MEMORY:
                 raise MemoryError(f"{self.name}: {error}") from error
             raise CudaError(
