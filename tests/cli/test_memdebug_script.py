@@ -78,7 +78,9 @@ def test_what_globals_hold_is_named_with_line_owner_and_holder(run):
     assert (leak["what"], leak["count"], leak["bytes"]) == ("hidden layer", 3, 9000)
     assert "leaky.py:6 in remember" in leak["stack"][0]
     assert "leaky.py:6" in out and "STILL HELD" in out
-    assert any("SEEN" in line for line in report["held_by"]), report["held_by"]
+    assert leak["stack"][-1].endswith("leaky.py:8 in <module>")
+    assert len(report["held_by"]) == 3
+    assert all("SEEN" in line for line in report["held_by"]), report["held_by"]
 
 
 def test_own_error_is_shown_as_python_would_and_its_locals_are_not_a_leak(run):

@@ -9,8 +9,10 @@ import gc
 import os
 import sys
 import traceback
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING
@@ -50,7 +52,7 @@ def run_script(program: Path, arguments: Sequence[str], outputs: Outputs) -> int
                 module, ended = _execute(program, code, arguments)
             gc.unfreeze()  # an engine in the program put what it loaded out of the collector's sight
             gc.collect()
-            snapshot = take_snapshot(pools.all, pools.ledger(), process=program.name)
+            snapshot = _without_us(take_snapshot(pools.all, pools.ledger(), process=program.name))
             # In the order in which a person asks: did it end well, what is held, by which line, by whom.
             leaks = [_as_growth(snapshot, index) for index in range(len(snapshot.groups))]
             held_by = _holders(pools.all)
@@ -177,6 +179,16 @@ def _exit_code(end: SystemExit) -> int:
     return 1
 
 
+def _without_us(snapshot: MemorySnapshot) -> MemorySnapshot:
+    """Call stacks end where the program begins."""
+    us = f"{Path(__file__).parent.name}/{Path(__file__).name}:"
+    groups = []
+    for group in snapshot.groups:
+        ours = [number for number, frame in enumerate(group.stack) if us in frame]
+        groups.append(replace(group, stack=group.stack[: ours[0]]) if ours else group)
+    return replace(snapshot, groups=tuple(groups))
+
+
 def _as_growth(snapshot: MemorySnapshot, index: int) -> Growth:
     """What is held at the end, grown from nothing."""
     group = snapshot.groups[index]
@@ -187,16 +199,16 @@ def _as_growth(snapshot: MemorySnapshot, index: int) -> Growth:
 def _holders(pools: Sequence[MemoryPool]) -> list[str]:
     """Who holds the largest of the handles that still live."""
     known = set(map(id, pools))
+    # By weak references, or we would be among those who hold them.
     handles = [
-        found for found in gc.get_objects()
+        (found.nbytes, weakref.ref(found)) for found in gc.get_objects()
         if isinstance(found, Allocation) and id(found.pool) in known and found.num_references > 0
     ]  # fmt: skip
-    handles.sort(key=lambda handle: -handle.nbytes)
+    handles.sort(key=lambda entry: -entry[0])
     lines = []
-    for handle in handles[:_MAX_HANDLES]:
-        chains = list(holders(handle))[:_MAX_CHAINS]
-        held = "; ".join(map(str, chains)) or "nobody that Python can name"
-        lines.append(f"{format_bytes(handle.nbytes)}, {handle.owner}: {held}")
+    for nbytes, handle in handles[:_MAX_HANDLES]:
+        chains = [str(chain) for chain in holders(handle())][:_MAX_CHAINS]
+        lines += [f"{chain} ({format_bytes(nbytes)})" for chain in chains or ["nobody that Python can name"]]
     return lines
 
 

@@ -110,7 +110,7 @@ def print_verdict(marks: "Marks", verdict: "Verdict", *, num_warm_up: int) -> No
     share = "" if verdict.rss_share is None else f": {verdict.rss_share:+.2%}"
     print_growth("LEAKED", verdict.leaks)
     print_growth("Grew once, not in each half of the run (no leak by itself)", verdict.grown)
-    say(f"\nSince the baseline (after {num_warm_up} requests), {verdict.change.num_requests} requests:")
+    say(f"\nSince the baseline (after {num_warm_up} requests), {verdict.change.num_requests:,} requests ended:")
     say(f"  live in pools   {before:,} B before, {after:,} B now: {'exactly the same' if before == after else moved}")
     say(f"  resident (RSS)  {rss}{share}")
     for reason in verdict.over_limit:
