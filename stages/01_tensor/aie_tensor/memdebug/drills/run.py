@@ -56,7 +56,7 @@ class DrillReport:
         rate = "" if worst.bytes_per_1000 is None else f"{worst.bytes_per_1000:+,.0f} bytes per 1,000 requests, "
         chains = [text.split(ROOT)[-1] for text in self.held_by] or self.in_cycles or ["nobody that Python can name"]
         return (
-            f"{worst.group.count} × {worst.group.what or 'unnamed'} from {worst.group.stack[0]}",
+            f"{worst.group.count} × {worst.group.what or 'unnamed'} still there, from {worst.group.stack[0]}",
             f"{rate}held by {chains[0]}",
         )
 
