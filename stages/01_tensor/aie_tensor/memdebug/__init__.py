@@ -5,6 +5,7 @@ Nothing here runs while a server serves, except to take a snapshot when somebody
 
 from aie_tensor.memdebug.exports import collapsed_stacks, memory_viz, perfetto
 from aie_tensor.memdebug.growth import Growth, Totals, diff, keeps_growing, totals
+from aie_tensor.memdebug.holders import Chain, Cycle, cycles, holders
 from aie_tensor.memdebug.log import LOG_VERSION, AllocationLog, LoggedEvent, iter_log, logged, read_log
 from aie_tensor.memdebug.recorded import RecordedEvent
 from aie_tensor.memdebug.report import render, render_diff, render_growth
@@ -22,6 +23,8 @@ __all__ = [
     "LOG_VERSION",
     "SNAPSHOT_VERSION",
     "AllocationLog",
+    "Chain",
+    "Cycle",
     "Growth",
     "HeldGroup",
     "LoggedEvent",
@@ -29,7 +32,9 @@ __all__ = [
     "RecordedEvent",
     "Totals",
     "collapsed_stacks",
+    "cycles",
     "diff",
+    "holders",
     "iter_log",
     "keeps_growing",
     "load_snapshot",
