@@ -191,8 +191,17 @@ class Allocation:
         self.release()
 
     def __del__(self) -> None:
-        if not self._released:
-            self._pool.dropped.append(self._block)
+        if not self._released:  # the handle itself: another finalizer of the same garbage may yet release it in order
+            self._pool.dropped.append(self)
+
+    def drop(self) -> bool:
+        """Give back whatever references are left; False when there are none. For the pool, which holds its lock."""
+        if self._released:
+            return False
+        self._released = True
+        self._block.references = 0
+        self._pool.settle(self._block)
+        return True
 
     def _note(self, kind: EventKind) -> RawStack | None:
         """Tell history and sinks of a change of the count; returns the stack. Only while the ledger is on."""

@@ -78,7 +78,7 @@ class MemoryPool:
         self.store = BlockStore(self.upstream, self.classes, cut_bytes, filler, self.ledger)
         self.lock = threading.RLock()
         # What finalizers report; appending is all that they do.
-        self.dropped: deque[Block] = deque()
+        self.dropped: deque[Allocation] = deque()
         self.ended_views: deque[Block] = deque()
         self.dropped_adoptions: deque[tuple[int, AdoptedKey]] = deque()
         self.slabs: dict[BlockSlab, None] = {}
@@ -213,10 +213,7 @@ class MemoryPool:
     def settle_all(self) -> None:
         """Count what finalizers reported and which events passed since then. The caller holds the lock."""
         while self.dropped:
-            block = self.dropped.popleft()
-            block.references = 0
-            self._num_dropped += 1
-            self.settle(block)
+            self._num_dropped += self.dropped.popleft().drop()
         while self.ended_views:
             block = self.ended_views.popleft()
             block.views -= 1

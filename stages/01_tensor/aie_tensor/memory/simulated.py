@@ -75,8 +75,10 @@ class SimulatedStream:
         """Run the next `n` pieces of work, or all."""
         for _ in range(len(self._work) if n is None else min(n, len(self._work))):
             work = self._work.popleft()
-            self.num_run += 1
-            work()
+            try:
+                work()
+            finally:
+                self.num_run += 1  # after the work: other threads' pools ask `done` meanwhile
 
     def _queue(self, work: Callable[[], None]) -> None:
         self._work.append(work)
