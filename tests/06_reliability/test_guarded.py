@@ -3,7 +3,7 @@
 import pytest
 
 from aie_engine import EngineDeadError, ErrorInfo, InvalidInputError, QueueFullError, TokenEvent
-from aie_reliability import BreakerState, CircuitBreaker, CircuitOpenError, GuardedEngine
+from aie_reliability import BreakerState, CircuitBreaker, CircuitOpenError, GuardedEngine, SupervisedEngine
 
 FAULT = TokenEvent("r", finish_reason="error", error=ErrorInfo("engine_fault", "a kernel raised", 500))
 TOKEN = TokenEvent("r", (5,))
@@ -83,3 +83,9 @@ def test_leaving_the_stream_early_cancels_and_frees_the_probe(guarded, engine, c
     engine.events = [TOKEN, DONE]
     run(guarded, request_of)
     assert guarded.breaker.state is BreakerState.CLOSED
+
+
+def test_memory_is_the_engines_own_through_every_guard(engine):
+    supervised = SupervisedEngine(lambda: engine, watch=False)
+    guarded = GuardedEngine(supervised, CircuitBreaker(1, 1.0))
+    assert guarded.memory() == engine.memory()
