@@ -149,22 +149,24 @@ class Tensor:
         block = (self._address, self._allocation.nbytes)
         return _transfer().as_cupy(self._device(), self.address, self._numpy_dtype, self._layout, block, hold)
 
-    def to_host(self) -> NDArray[Any]:
-        """A copy in ordinary host memory. On a GPU it waits for the copy, not for work queued before it on streams that
-        do not follow the default one: synchronize those first."""
+    def to_host(self, *, stream: "CudaStream | None" = None) -> NDArray[Any]:
+        """A copy in ordinary host memory. From a GPU it comes after everything queued on `stream`, without one after
+        all work of the device, and this waits for it. UseAfterFreeError as `numpy`."""
         if self.device == CPU:
             return self.numpy().copy()
         host = np.empty(self.shape, self._numpy_dtype)
         layout = Layout.contiguous(self.shape, self._layout.itemsize)
-        _transfer().copy(self._device(), host.ctypes.data, layout, self.address, self._layout, None)
+        _transfer().copy(self._device(), host.ctypes.data, layout, self.address, self._layout, stream)
+        if stream is not None:
+            stream.synchronize()
         return host
 
     def copy_from(self, source: "Tensor | NDArray[Any]", *, stream: "CudaStream | None" = None) -> "Tensor":
         """Copy every element of `source` here; returns this tensor. InvalidInputError unless shape and type agree.
 
-        Between host and GPU the copy is done when this returns, or with `stream` and between tensors only queued there;
-        the pools then keep both blocks until it has run, however early they are released. Copies overlap with other
-        work only if the host's side is pinned memory (`cuda.PinnedUpstream`).
+        From and to a GPU it comes after all work of the device and is done when this returns; or with `stream`, between
+        tensors, it is only queued there, and the pools keep both blocks until it has run, however early they are
+        released. Such copies overlap with other work if the host's side is pinned memory (`PinnedUpstream`).
         """
         other = source if isinstance(source, Tensor) else _array(source)
         dtype = other.dtype if isinstance(other, Tensor) else DType.from_numpy(other.dtype)

@@ -31,6 +31,17 @@ def test_to_the_device_and_back(pool, numbers):
     assert tensor.to_host().tolist() == numbers_before.tolist()
 
 
+def test_reading_back_comes_after_the_work_that_is_queued(pool, numbers):
+    first, second = CudaStream("first"), CudaStream("second")
+    tensor = Tensor.from_array(pool, numbers)
+    array = tensor.cupy()
+    first.raw.queue(lambda: array.fill(1))
+    second.raw.queue(lambda: array.fill(2))
+    assert (tensor.to_host(stream=first) == 1).all()
+    assert len(second.raw.work) == 1  # nobody waited for it
+    assert (tensor.to_host() == 2).all()
+
+
 def test_numpy_cannot_reach_it_and_says_what_can(pool):
     with pytest.raises(InvalidInputError, match=r"on cuda:0: \.to_host\(\) .*\.cupy\(\)"):
         Tensor.empty(pool, (2,)).numpy()

@@ -15,8 +15,9 @@ def copy(
     """Copy every element between two layouts of one shape; the addresses are those of the first elements.
 
     Which side is where CUDA tells by the address. One copy per run without a gap on both sides: one in all for
-    contiguous data, one per row for a cut-out. Without `stream`, this returns when the bytes have arrived; with it, as
-    soon as the copies are queued (memory that is not pinned may make it wait nevertheless).
+    contiguous data, one per row for a cut-out. Without `stream` this waits for all work of the device, on whatever
+    stream, and returns when the bytes have arrived; with it, as soon as the copies are queued (memory that is not
+    pinned may make it wait nevertheless).
     """
     assert target_layout.shape == source_layout.shape, (target_layout, source_layout)
     if target_layout.num_elements == 0:
@@ -25,6 +26,8 @@ def copy(
     nbytes = run * target_layout.itemsize
     handle = stream.handle if stream is not None else 0
     with device.current() as runtime:
+        if stream is None:
+            runtime.deviceSynchronize()
         for to, origin in zip(target_layout.offsets(run), source_layout.offsets(run), strict=True):
             runtime.memcpyAsync(target + to, source + origin, nbytes, runtime.memcpyDefault, handle)
         if stream is None:
@@ -32,10 +35,12 @@ def copy(
 
 
 def fill(device: Device, address: int, nbytes: int, byte: int, stream: CudaStream | None) -> None:
-    """Set every byte; queued on `stream`, or done when this returns."""
+    """Set every byte; queued on `stream`, or without one after all work of the device, and done when this returns."""
     if nbytes == 0:
         return
     with device.current() as runtime:
+        if stream is None:
+            runtime.deviceSynchronize()
         runtime.memsetAsync(address, byte, nbytes, stream.handle if stream is not None else 0)
         if stream is None:
             runtime.streamSynchronize(0)
