@@ -273,3 +273,13 @@ def test_a_sampled_pool_records_some_and_loses_none() -> None:
     for block in blocks:
         block.release()
     assert (pool.ledger.outstanding(), pool.ledger.num_lost) == ([], 0)
+
+
+def test_a_sample_hears_whole_lives_or_nothing() -> None:
+    pool = MemoryPool(ledger=Ledger(enabled=True, sample_every=4))
+    heard: Counter[EventKind] = Counter()
+    pool.ledger.sinks.append(lambda event: heard.update([event.kind]))
+    for _ in range(100):
+        pool.allocate(1000, owner="kv").release()
+    assert 0 < heard[EventKind.ALLOCATE] < 100
+    assert heard[EventKind.ALLOCATE] == heard[EventKind.RELEASE] == heard[EventKind.FREE]

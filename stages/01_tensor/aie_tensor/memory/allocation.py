@@ -206,6 +206,8 @@ class Allocation:
     def _note(self, kind: EventKind) -> RawStack | None:
         """Tell history and sinks of a change of the count; returns the stack. Only while the ledger is on."""
         ledger, block = self._pool.ledger, self._block
+        if self._history is None and ledger.sample_every > 1:
+            return None  # left out of the sample: no stack is taken for it at all
         stack = ledger.capture()
         if self._history is not None:
             self._history.add(kind, block.references, stack)
