@@ -27,9 +27,9 @@ def show_reuse() -> None:
     print(
         "\n   `alloc` is take and give back (medians). `first touch` holds the page faults, the real cost: a\n"
         "   cached block has its pages already. `reused`: requests that did not go to the system. `peak asked` is\n"
-        "   what the holders needed at most, `peak reserved` what the allocator kept for it. NumPy asks a C library\n"
-        "   that caches too, unseen and unbounded. The naive pool reuses equal sizes only, so in b) it hoards.\n"
-        "   Size classes pay with rounding and get reuse for it.\n"
+        "   what the holders needed at most, `peak reserved` what the allocator kept for it. NumPy asks `malloc`,\n"
+        "   which caches too, unseen and unbounded, and knows nothing of owners or streams. The naive pool reuses\n"
+        "   equal sizes only, so in b) it hoards. Size classes pay with rounding and get reuse for it.\n"
     )
 
 
