@@ -157,6 +157,17 @@ def test_diff_and_replay_read_what_was_written(aie, tmp_path):
     assert len(json.loads((tmp_path / "p.json").read_text())["policies"]) >= 5
 
 
+def test_log_that_is_cut_off(aie, tmp_path):
+    (tmp_path / "x.py").write_text("from aie_tensor import MemoryPool\nMemoryPool().allocate(2000).release()\n")
+    assert aie("memdebug", "--record", tmp_path / "log", "--", tmp_path / "x.py")[0] == 0
+    (tmp_path / "log").write_bytes((tmp_path / "log").read_bytes()[:-3])
+    with pytest.raises(InvalidInputError, match="--allow-cut"):
+        aie("memdebug", "replay", tmp_path / "log")
+    assert aie("memdebug", "replay", tmp_path / "log", "--allow-cut", "--budget", "1MiB")[0] == 0
+    with pytest.raises(InvalidInputError, match="budget is 'much'"):
+        aie("memdebug", "replay", tmp_path / "log", "--budget", "much")
+
+
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"version": 99}', '{"log":"aie memory events","version":99}\n'])
 def test_files_that_are_none(aie, tmp_path, text):
     (tmp_path / "x").write_text(text)

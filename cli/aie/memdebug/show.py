@@ -14,12 +14,14 @@ from aie_tensor.memdebug import render, render_diff
 if TYPE_CHECKING:
     from aie.memdebug.verdict import Marks, Verdict
     from aie_tensor.memdebug import Growth, MemorySnapshot
+    from aie_tensor.memdebug.policies import PolicyResult
 
 __all__ = [
     "Progress",
     "chain",
     "difference",
     "growth_json",
+    "policy_table",
     "print_endings",
     "print_growth",
     "print_verdict",
@@ -41,6 +43,13 @@ def screen(snapshot: "MemorySnapshot") -> str:
 def difference(before: "MemorySnapshot", after: "MemorySnapshot") -> str:
     """What changed between two snapshots, as wide as the terminal."""
     return render_diff(before, after, *_paper())
+
+
+def policy_table(results: "Sequence[PolicyResult]") -> str:
+    """What other allocators made of a log, as wide as the terminal."""
+    from aie_tensor.memdebug.policies import render_policies
+
+    return render_policies(results, *_paper())
 
 
 def wrapped(text: str) -> str:
