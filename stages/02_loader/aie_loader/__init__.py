@@ -3,7 +3,7 @@
 Layers, lowest first; each imports only those above it in this list:
 
     errors.py            the tree of errors
-    formats/             GGUF and safetensors: strict parsers, mapped tensors
+    formats/             safetensors, GGUF, NumPy, PyTorch: strict parsers, mapped tensors
     tokenizer.py …       text to token ids and back; chat.py: messages to a prompt
     graph.py, shapes.py  nodes, Kahn's algorithm, shapes
     passes/              rewrites of the graph: fusion
@@ -33,11 +33,12 @@ from aie_loader.errors import (
     TokenizerError,
     TruncatedFileError,
     UnknownArchitectureError,
+    UnsafePickleError,
     UnsupportedModelError,
     UnsupportedTensorTypeError,
 )
 from aie_loader.export import export_safetensors
-from aie_loader.formats import Checkpoint, TensorInfo
+from aie_loader.formats import Checkpoint, Leniency, TensorInfo, open_checkpoint
 from aie_loader.graph import Graph, Node, Shape
 from aie_loader.incremental import IncrementalDecoder
 from aie_loader.known_models import KNOWN_MODELS, KnownModel
@@ -61,6 +62,7 @@ __all__ = [
     "GraphShapeError",
     "IncrementalDecoder",
     "KnownModel",
+    "Leniency",
     "MalformedHeaderError",
     "MissingFileError",
     "MissingInputError",
@@ -80,6 +82,7 @@ __all__ = [
     "TokenizerError",
     "TruncatedFileError",
     "UnknownArchitectureError",
+    "UnsafePickleError",
     "UnsupportedModelError",
     "UnsupportedTensorTypeError",
     "export_safetensors",
@@ -91,6 +94,7 @@ __all__ = [
     "list_models",
     "load_model",
     "load_tokenizer",
+    "open_checkpoint",
     "pull",
     "resolve",
     "served_name",
