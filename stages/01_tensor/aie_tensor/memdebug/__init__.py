@@ -3,10 +3,12 @@
 Nothing here runs while a server serves, except to take a snapshot when somebody asks for one.
 """
 
+from aie_tensor.memdebug.drills import DRILLS, Drill, DrillReport, run_clean, run_drill
 from aie_tensor.memdebug.exports import collapsed_stacks, memory_viz, perfetto
 from aie_tensor.memdebug.growth import Growth, Totals, diff, keeps_growing, totals
 from aie_tensor.memdebug.holders import Chain, Cycle, cycles, holders
 from aie_tensor.memdebug.log import LOG_VERSION, AllocationLog, LoggedEvent, iter_log, logged, read_log
+from aie_tensor.memdebug.policies import POLICIES, PolicyResult, compare_policies, render_policies, replay_log
 from aie_tensor.memdebug.recorded import RecordedEvent
 from aie_tensor.memdebug.report import render, render_diff, render_growth
 from aie_tensor.memdebug.snapshot import (
@@ -20,18 +22,24 @@ from aie_tensor.memdebug.snapshot import (
 from aie_tensor.memdebug.taking import take_snapshot
 
 __all__ = [
+    "DRILLS",
     "LOG_VERSION",
+    "POLICIES",
     "SNAPSHOT_VERSION",
     "AllocationLog",
     "Chain",
     "Cycle",
+    "Drill",
+    "DrillReport",
     "Growth",
     "HeldGroup",
     "LoggedEvent",
     "MemorySnapshot",
+    "PolicyResult",
     "RecordedEvent",
     "Totals",
     "collapsed_stacks",
+    "compare_policies",
     "cycles",
     "diff",
     "holders",
@@ -45,6 +53,10 @@ __all__ = [
     "render",
     "render_diff",
     "render_growth",
+    "render_policies",
+    "replay_log",
+    "run_clean",
+    "run_drill",
     "save_snapshot",
     "snapshot_from_json",
     "take_snapshot",

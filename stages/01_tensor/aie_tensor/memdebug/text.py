@@ -8,7 +8,7 @@ __all__ = ["Style", "format_bytes", "format_percent", "format_seconds"]
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 # What the reports say in Unicode, and the same where a terminal or a log file takes ASCII only.
-_TO_ASCII = str.maketrans("–−×·∙→←…≥█▓░▒", "--x|.><~>#%:~")
+_TO_ASCII = str.maketrans("µ–−×·∙→←…≥█▓░▒", "u--x|.><~>#%:~")
 
 
 @dataclass(frozen=True, slots=True)
