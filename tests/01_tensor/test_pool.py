@@ -8,10 +8,14 @@ import pytest
 from aie_tensor import (
     DoubleFreeError,
     ForeignFreeError,
+    HostUpstream,
     InvalidInputError,
     Ledger,
     MemoryPool,
     OutOfMemoryError,
+    Owner,
+    Region,
+    SimulatedStream,
     UseAfterFreeError,
 )
 
@@ -73,6 +77,68 @@ def test_array_shares_the_bytes_and_must_fit() -> None:
     for shape in (17, (-1, -3)):
         with pytest.raises(InvalidInputError):
             block.array(np.float32, shape)
+
+
+def test_memory_that_the_cpu_cannot_reach_gives_no_array() -> None:
+    class Device(HostUpstream):
+        device = "cuda:0"
+
+        def reserve(self, nbytes: int, *, zeroed: bool) -> Region:
+            region = super().reserve(nbytes, zeroed=zeroed)
+            return Region(region.address, nbytes, region, None)
+
+    pool = MemoryPool(upstream=Device())
+    with pool.allocate(100) as block:
+        with pytest.raises(InvalidInputError, match=r"cuda:0.*cupy"):
+            block.array(np.uint8, 1)
+        with pytest.raises(InvalidInputError, match="simulated"):
+            SimulatedStream("s").write(block, 0)
+    assert (pool.device, pool.state().device, pool.stats().num_live) == ("cuda:0", "cuda:0", 0)
+
+
+def test_the_last_changes_of_a_count_are_remembered_while_the_ledger_is_on() -> None:
+    pool = MemoryPool(ledger=Ledger(enabled=True))
+    block = pool.allocate(10)
+    block.retain().release()
+    block.release()
+    assert [str(event).split(" at ")[0] for event in block.history()] == [
+        "retain to 2",
+        "release to 1",
+        "release to 0",
+    ]
+    assert block.history()[0].stack[0].file == __file__
+    pool.ledger.enabled = False
+    with pool.allocate(10) as other:
+        other.retain().release()
+        assert other.history() == ()
+
+
+def test_owners_say_more_than_words() -> None:
+    pool = MemoryPool(ledger=Ledger(enabled=True))
+    block = pool.allocate(10, owner=Owner("kv", request_id="r-7"))
+    assert block.owner.request_id == "r-7"
+    block.release()
+    with pytest.raises(DoubleFreeError, match="kv of request r-7"):
+        block.release()
+
+
+def test_a_handle_in_garbage_that_its_neighbour_releases_is_released_once() -> None:
+    """Finalizers of one collection run in any order: the handle's own may come first."""
+    pool = MemoryPool()
+
+    class Holder:
+        def __init__(self) -> None:
+            self.me = self
+            self.block = pool.allocate(100)
+
+        def __del__(self) -> None:
+            self.block.release()
+
+    for _ in range(3):
+        Holder()
+    gc.collect()
+    stats = pool.stats()
+    assert (stats.num_live, stats.live_bytes, stats.num_dropped) == (0, 0, 0)
 
 
 def test_retain_needs_as_many_releases() -> None:

@@ -75,10 +75,11 @@ def test_advice_is_not_given_where_it_is_followed_already(tmp_path: Path) -> Non
     pool = MemoryPool(
         classes_per_doubling=8, segment_bytes=0, budget_bytes=4 * MIB, ledger=Ledger(enabled=True), oom_report=path
     )
-    held = pool.allocate(4 * MIB)
+    held = pool.allocate(4 * MIB, owner="cache")
     with pytest.raises(OutOfMemoryError):
         pool.allocate(MIB)
     report = path.read_text()
+    assert f"4,194,304 bytes in 1 pieces: cache, asked for at {held.allocated_at[0]}" in report
     for advice in ("classes_per_doubling", "Ledger(", "segment_bytes", "budget_bytes"):
         assert advice not in report
     held.release()

@@ -58,6 +58,7 @@ def test_what_was_used_on_another_stream_is_pending(compute: SimulatedStream, co
     pool = MemoryPool()
     block = pool.allocate(MIB, stream=compute)
     block.used_on(compute)  # its own: nothing new
+    block.used_on(None)
     block.used_on(copy)
     use(block, copy, 7)
     address = block.address

@@ -142,13 +142,14 @@ class Allocation:
             elif pool.ledger.enabled:
                 self._note(EventKind.RELEASE)
 
-    def used_on(self, stream: Stream) -> None:
+    def used_on(self, stream: Stream | None) -> None:
         """Work on `stream`, another than it was allocated for, uses the bytes: nobody gets them after the release until
-        everything queued there by then has run."""
+        everything queued there by then has run. The host's own use (None) is over when it returns, so changes nothing.
+        """
         with self._pool.lock:
             self._check_alive()
             block = self._block
-            if stream is not block.stream and stream not in block.used_on:
+            if stream is not None and stream is not block.stream and stream not in block.used_on:
                 block.used_on.append(stream)
 
     def array(self, dtype: DTypeLike, shape: int | tuple[int, ...]) -> NDArray[Any]:

@@ -75,11 +75,28 @@ def _report(
         "",
         f"Largest holders (at most {NUM_HOLDERS}):",
         *(f"  {held:>18,} bytes in {count:,} blocks: {what}" for what, count, held in top),
+        *_lines_that_hold(pool),
         "",
         "What may help:",
         *(f"  {line}" for line in advice or ["nothing that this pool could be told; hold less"]),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _lines_that_hold(pool: "MemoryPool") -> list[str]:
+    """What the ledger adds, which may be shared with other pools: where the largest holders asked."""
+    groups = pool.ledger.report(None)[:NUM_HOLDERS] if pool.ledger.enabled else []
+    if not groups:
+        return []
+    return [
+        "",
+        f"Lines that hold most of what the ledger lists (at most {NUM_HOLDERS}):",
+        *(
+            f"  {group.nbytes:>18,} bytes in {group.count:,} pieces: {group.owner}, asked for at "
+            f"{group.stack[0] if group.stack else 'an unknown line'}"
+            for group in groups
+        ),
+    ]
 
 
 def _fits_defragmented(pool: "MemoryPool", stats: PoolStats, block_bytes: int) -> bool:

@@ -213,7 +213,8 @@ class MemoryPool:
     def settle_all(self) -> None:
         """Count what finalizers reported and which events passed since then. The caller holds the lock."""
         while self.dropped:
-            self._num_dropped += self.dropped.popleft().drop()
+            if self.dropped.popleft().drop():
+                self._num_dropped += 1
         while self.ended_views:
             block = self.ended_views.popleft()
             block.views -= 1
