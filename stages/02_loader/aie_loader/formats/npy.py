@@ -28,7 +28,7 @@ MAX_HEADER_BYTES = 10_000  # NumPy's own limit for files that are not trusted
 _MAX_DIMS = 32
 _MAX_VALUES = 1 << 63
 _WORD = re.compile(r"\s*(?:'([^'\\]*)'|\"([^\"\\]*)\"|(True|False)|(\d{1,20})L?|([{}()\[\],:-]))")
-_DESCR = re.compile(r"([<>|])([a-zA-Z])(\d{1,4})")
+_DESCR = re.compile(r"[<>|]([a-zA-Z])(\d{1,4})|[|]?(O)")
 _KEYS = {"descr", "fortran_order", "shape"}
 
 
@@ -90,7 +90,7 @@ def _checked(fields: dict[str, object], data_offset: int, where: str) -> NpyHead
 
 def _dtype(descr: object, where: str) -> tuple[DType, np.dtype[Any]]:
     named = _DESCR.fullmatch(descr) if isinstance(descr, str) else None
-    if named is not None and named[2] == "O":
+    if named is not None and "O" in {named[1], named[3]}:
         raise UnsupportedTensorTypeError(
             f"{where} holds Python objects, which only pickle could read, and pickle runs what the file says; "
             "save arrays of numbers instead"
