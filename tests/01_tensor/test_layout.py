@@ -116,6 +116,12 @@ def test_bad_shapes_are_refused(shape):
     assert refused.value.param == "shape"
 
 
+def test_an_axis_of_one_makes_no_gap_whatever_its_stride():
+    layout = Layout.contiguous((1, 2, 3), 4).transpose((1, 0, 2))
+    assert (layout.strides, layout.is_contiguous, layout.run_length) == ((12, 24, 4), True, 6)
+    assert layout.reshape((6,)).strides == (4,)
+
+
 def test_the_largest_shape_fits():
     assert Layout.contiguous(((1 << 60) - 1, 8), 1).num_elements == (1 << 63) - 8
 

@@ -148,6 +148,13 @@ def test_a_view_of_a_view_survives_both(pool: MemoryPool) -> None:
     assert pool.stats().num_live == 0
 
 
+def test_a_view_can_be_viewed_after_the_release(pool: MemoryPool) -> None:
+    tensor = Tensor.from_array(pool, np.arange(12, dtype=np.float32).reshape(3, 4))
+    rows = tensor[1:]
+    tensor.release()
+    assert rows.transpose()[1].numpy().tolist() == [5, 9]
+
+
 def test_a_view_of_a_released_tensor_cannot_be_made(pool: MemoryPool) -> None:
     tensor = Tensor.zeros(pool, (3, 4))
     tensor.release()

@@ -37,7 +37,7 @@ class Memory:
     def __init__(self, capacity):
         self.capacity = capacity
         self.runs = {}
-        self.num_mallocs = self.num_frees = 0
+        self.num_mallocs = self.num_frees = self.num_bad_frees = 0
 
     @property
     def used(self):
@@ -56,6 +56,7 @@ class Memory:
 
     def drop(self, address):
         if address not in self.runs:
+            self.num_bad_frees += 1
             raise CUDARuntimeError(INVALID_VALUE, "cudaErrorInvalidValue: invalid argument")
         del self.runs[address]
         self.num_frees += 1
