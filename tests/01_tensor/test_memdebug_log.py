@@ -1,6 +1,8 @@
 """The allocation log: what is written comes back; what is damaged is refused with its line."""
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -148,6 +150,23 @@ def test_a_short_write_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "write", lambda fd, data: real(fd, bytes(data)[:7]))
     write(tmp_path / "log", event(), event())
     assert len(read_log(tmp_path / "log")) == 2
+
+
+def test_a_killed_writer_leaves_whole_lines(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from aie_tensor.memdebug import AllocationLog\n"
+        "from aie_tensor.memory.ledger import Ledger\n"
+        "from aie_tensor.memory.pool import MemoryPool\n"
+        "ledger = Ledger(True); ledger.sinks.append(AllocationLog(Path(sys.argv[1])).append)\n"
+        "pool = MemoryPool(ledger=ledger)\n"
+        "held = [pool.allocate(1000, owner='kv') for _ in range(50)]\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "log")], check=False, timeout=120)
+    assert done.returncode == -9
+    events = read_log(tmp_path / "log")
+    assert sum(each.kind is EventKind.ALLOCATE for each in events) == 50
 
 
 def test_closed_twice_and_written_after(tmp_path: Path) -> None:

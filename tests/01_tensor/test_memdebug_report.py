@@ -99,13 +99,20 @@ def test_the_causes_of_loss_are_separate_numbers() -> None:
     assert line(text, "cached, idle").startswith("cached, idle 4.0 MiB 6.3 % of reserved")
     assert line(text, "pending").startswith("pending 1.0 KiB")
     # 4 MiB of 4 MiB + 2 KiB that are free are in one piece
-    assert line(text, "external frag.").startswith("external frag. 0.0 % in 3 blocks 1 − largest free / all free")
+    assert line(text, "external frag.").startswith("external frag. 0.0 % in 3 pieces 1 − largest free / all free")
     assert line(text, "mapped").startswith("mapped 500.0 MiB beside reserved")
 
 
 def test_nothing_free_is_no_fragmentation_of_zero_percent() -> None:
     pool = replace(engine_pool(), segments=engine_pool().segments[:6])
     assert line(render(snapshot(pools=(pool,))), "external frag.").startswith("external frag. – nothing is free")
+
+
+def test_an_idle_segment_is_one_piece_whatever_it_was_cut_into() -> None:
+    idle = SegmentState(1 << 33, 4 * KIB, KIB, tuple(BlockState(n * KIB, KIB, 0, "free", "", "") for n in range(4)))
+    pinned = engine_pool().segments[6]  # two free blocks beside a live one
+    pool = replace(engine_pool(), segments=(idle, pinned))
+    assert line(render(snapshot(pools=(pool,))), "external frag.").startswith("external frag. 33.3 % in 3 pieces")
 
 
 def test_a_machine_far_larger_than_the_pool_does_not_hide_it() -> None:
@@ -137,9 +144,10 @@ def test_blocks_are_drawn_where_they_lie() -> None:
     text = render(snapshot())
     assert line(text, "1.0 KiB  █∙▒∙").split()[3:] == ["1", "2", "1", "4.0", "KiB", "3,000", "99.9", "%"]
     assert line(text, "4.0 MiB  ∙").split()[-2:] == ["90.3", "%"]
-    assert "6 blocks of their own, 60.0 MiB: weights 60.0 MiB" in text
+    assert line(text, "exact") == "exact 6 blocks of their own, 60.0 MiB"
+    assert line(text, "weights 60") == "weights 60.0 MiB"
     assert "20 of 64 blocks of 512.0 KiB in use (31.2 %)" in text
-    assert "kv: 3 kv of request r-0, 3 kv of request r-1" in text
+    assert "kv: 3 kv of request r-0 · 3 kv of request r-1" in text
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,8 @@ def _exact_lines(pool: PoolState, style: Style) -> list[str]:
     if not exact:
         return []
     total = format_bytes(sum(segment.nbytes for segment in exact))
-    owners = _by_owner(exact, style.width - 50)
-    return [f"  {'exact':>9}  {len(exact):,} blocks of their own, {total}: {owners}"]
+    lines = [f"  {'exact':>9}  {len(exact):,} blocks of their own, {total}"]
+    return [*lines, f"  {'':>9}  {_by_owner(exact, style.width - 30)}"]
 
 
 def _by_owner(segments: Iterable[SegmentState], room: int) -> str:
@@ -110,9 +110,9 @@ def _some(parts: Sequence[str], room: int) -> str:
     shown = 0
     length = 0
     for part in parts[:_MAX_HOLDERS]:
-        length += len(part) + 2
+        length += len(part) + 3
         if shown and length > room:
             break
         shown += 1
     more = f" and {len(parts) - shown:,} more" if len(parts) > shown else ""
-    return ", ".join(parts[:shown]) + more
+    return " · ".join(parts[:shown]) + more

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from aie_tensor.memdebug.blockmap import block_map
 from aie_tensor.memdebug.growth import Growth, Totals, diff, totals
 from aie_tensor.memdebug.outside import outside
+from aie_tensor.memdebug.pieces import external_fragmentation, free_pieces
 from aie_tensor.memdebug.snapshot import HeldGroup, MemorySnapshot
 from aie_tensor.memdebug.text import Style, format_bytes, format_percent, format_seconds
 from aie_tensor.memory.state import PoolState
@@ -104,13 +105,14 @@ def _bars(pool: PoolState, style: Style) -> list[str]:
 
 def _losses(pool: PoolState) -> list[str]:
     now = pool.stats
-    free = [block.nbytes for segment in pool.segments for block in segment.blocks if block.state == "free"]
-    apart = format_percent(sum(free) - max(free), sum(free)) if free else "–"
+    free = free_pieces(pool)
+    fragmentation = external_fragmentation(free)
+    apart = "–" if fragmentation is None else f"{100 * fragmentation:.1f} %"
     rounding = now.live_bytes - now.requested_bytes
     of_live = f"{format_percent(rounding, now.live_bytes)} of live"
     idle = f"{format_percent(now.cached_bytes, now.reserved_bytes)} of reserved"
     waiting = f"{format_percent(now.pending_bytes, now.reserved_bytes)} of reserved"
-    pieces = f"in {len(free):,} blocks" if free else "nothing is free"
+    pieces = f"in {len(free):,} pieces" if free else "nothing is free"
     rows = [
         ("internal waste", format_bytes(rounding), of_live, "rounding: live − requested"),
         ("cached, idle", format_bytes(now.cached_bytes), idle, "free blocks kept for reuse"),
@@ -206,9 +208,9 @@ def _shortened(frame: str, room: int) -> str:
 
 
 def _brief(frame: str) -> str:
-    """Without all folders."""
+    """Without all folders, and without saying that a function is local."""
     where, between, function = frame.rpartition(" in ")
-    return where.rpartition("/")[2] + between + function
+    return where.rpartition("/")[2] + between + function.replace(".<locals>", "")
 
 
 def _totals(change: Totals) -> list[str]:

@@ -1,5 +1,6 @@
 """`MemoryPool` itself, on memory that does not exist: the replay drives the code that serves, not a model of it."""
 
+from aie_tensor.memdebug.pieces import free_pieces
 from aie_tensor.memdebug.policies.policy import CountedMemory, Usage
 from aie_tensor.memory.allocation import Allocation
 from aie_tensor.memory.pool import MemoryPool
@@ -62,5 +63,5 @@ class PooledClasses:
 
     def usage(self) -> Usage:
         state = self._pool.state()
-        free = [block.nbytes for segment in state.segments for block in segment.blocks if block.state == "free"]
-        return Usage(state.stats.live_bytes, sum(free), max(free, default=0))
+        pieces = free_pieces(state)
+        return Usage(state.stats.live_bytes, sum(pieces), max(pieces, default=0))
