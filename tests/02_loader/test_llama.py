@@ -17,7 +17,7 @@ from aie_loader import (
     UnsupportedTensorTypeError,
     fuse,
 )
-from aie_loader.architectures import ARCHITECTURES, architecture_of_gguf, architecture_of_json, safetensors_name
+from aie_loader.architectures import ARCHITECTURES, NAMES, architecture_of_gguf, architecture_of_json
 from aie_tensor import Matrix
 
 JSON: dict[str, object] = {
@@ -61,7 +61,7 @@ def tensors(*, bias: bool = False, head: bool = True) -> dict[str, Matrix]:
 
 
 def build(config: ModelConfig, given: Mapping[str, Matrix]) -> tuple[ModelConfig, Graph]:
-    return ARCHITECTURES["llama"].build(config, given, "the model")
+    return ARCHITECTURES["llama"].build(config, given, "the model", is_gguf=config.rope_interleaved)
 
 
 # Configuration
@@ -80,7 +80,7 @@ def test_defaults_of_config_json() -> None:
         num_key_value_heads=None, rope_theta=None, rms_norm_eps=None, bos_token_id=None, eos_token_id=None,
         max_position_embeddings=None, tie_word_embeddings=None, head_dim=None,
     )  # fmt: skip
-    assert (config.num_kv_heads, config.head_dim, config.rope_theta, config.rms_norm_eps) == (2, 4, 10_000.0, 1e-6)
+    assert (config.num_kv_heads, config.head_dim, config.rope_theta, config.norm_eps) == (2, 4, 10_000.0, 1e-6)
     assert (config.bos_token_id, config.eos_token_ids, config.tie_word_embeddings) == (None, (), False)
 
 
@@ -139,12 +139,9 @@ def test_wrong_numbers_are_named(change: dict[str, object], words: str) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8}}, "rope_scaling of type 'llama3' is not supported yet"),
-        ({"rope_scaling": {"type": "linear", "factor": 2}}, "'linear'"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, "'yarn'"),
-        ({"hidden_act": "gelu"}, "'gelu'"),
-        ({"mlp_bias": True}, "biases"),
-        ({"partial_rotary_factor": 0.5}, "rotating"),
+        ({"rope_scaling": {"rope_type": "mrope", "factor": 8}}, "rotary scaling of type 'mrope' is not supported yet"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2, "mscale": 1.0}}, "mscale"),
+        ({"hidden_act": "xielu"}, "'xielu'"),
         ({"quantization_config": {}}, "quantized"),
     ],
 )
@@ -156,9 +153,7 @@ def test_variants_that_would_come_out_wrong_are_refused_json(change: dict[str, o
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"llama.rope.dimension_count": 2}, "rotating 2 of 4"),
-        ({"llama.rope.scaling.type": "yarn"}, "'yarn'"),
-        ({"llama.rope.scale_linear": 2.0}, "'linear'"),
+        ({"llama.rope.scaling.type": "longrope"}, "'longrope'"),
         ({"llama.attention.value_length": 8}, "different head sizes"),
         ({"llama.expert_count": 8}, "experts"),
     ],
@@ -173,10 +168,12 @@ def test_unknown_architectures_list_the_known() -> None:
         with pytest.raises(UnknownArchitectureError, match="known: llama") as caught:
             architecture_of_gguf(metadata, "m.gguf")
         assert caught.value.exit_code == 2
-    with pytest.raises(UnknownArchitectureError, match="'bert'; known: llama"):
-        architecture_of_json({"model_type": "bert"}, "config.json")
-    with pytest.raises(UnknownArchitectureError, match="'GPT2LMHeadModel'"):
-        architecture_of_json({"architectures": ["GPT2LMHeadModel"]}, "config.json")
+    with pytest.raises(UnknownArchitectureError, match="'mamba'; known: llama"):
+        architecture_of_json({"model_type": "mamba"}, "config.json")
+    with pytest.raises(UnknownArchitectureError, match="'MambaForCausalLM'"):
+        architecture_of_json({"architectures": ["MambaForCausalLM"]}, "config.json")
+    assert architecture_of_json({"architectures": ["GPT2LMHeadModel"]}, "x") is ARCHITECTURES["gpt2"]
+    assert architecture_of_json({"model_type": "gpt_neox"}, "x") is ARCHITECTURES["gptneox"]
     assert architecture_of_json({"architectures": ["LlamaForCausalLM"]}, "x") is ARCHITECTURES["llama"]
 
 
@@ -186,7 +183,7 @@ def test_unknown_architectures_list_the_known() -> None:
 def test_both_kinds_of_files_give_one_graph() -> None:
     ours = tensors()
     _, a = build(from_gguf(), ours)
-    _, b = build(from_json(), {safetensors_name(name): matrix for name, matrix in ours.items()})
+    _, b = build(from_json(), {NAMES["llama"].in_checkpoint(name): matrix for name, matrix in ours.items()})
     for one, other in zip(a.nodes, b.nodes, strict=True):
         assert (one.name, one.op, one.inputs) == (other.name, other.op, other.inputs)
         assert {**one.attrs, "interleaved": None} == {**other.attrs, "interleaved": None}
@@ -209,7 +206,7 @@ def test_tied_head_is_the_embedding() -> None:
     config, graph = build(from_gguf(), tensors(head=False))
     assert config.tie_word_embeddings
     assert graph.nodes[-1].inputs == ("output_norm", "token_embd.weight") and "output.weight" not in graph.weights
-    given = {safetensors_name(name): matrix for name, matrix in tensors(head=True).items()}
+    given = {NAMES["llama"].in_checkpoint(name): matrix for name, matrix in tensors(head=True).items()}
     config, graph = build(from_json(tie_word_embeddings=True), given)  # a copy in the file is not another head
     assert graph.nodes[-1].inputs[1] == "token_embd.weight"
     with pytest.raises(MissingTensorError, match=r"'lm_head\.weight'"):
@@ -221,7 +218,7 @@ def test_attention_biases() -> None:
     assert next(node for node in graph.nodes if node.name == "blk.1.attn_k").inputs[2] == "blk.1.attn_k.bias"
     assert len(fuse(graph).nodes) == 2 * 7 + 4
     with pytest.raises(MissingTensorError, match=r"self_attn\.q_proj\.bias"):
-        build(from_json(attention_bias=True), {safetensors_name(name): m for name, m in tensors().items()})
+        build(from_json(attention_bias=True), {NAMES["llama"].in_checkpoint(name): m for name, m in tensors().items()})
 
 
 def test_missing_tensor_names_the_nearest() -> None:
@@ -247,7 +244,49 @@ def test_tensors_without_a_place_are_refused() -> None:
     given |= {f"blk.{i}.attn_q_norm.weight": given["output_norm.weight"] for i in range(6)}
     with pytest.raises(UnsupportedModelError, match=r"'blk\.0\.attn_q_norm\.weight'.* and 2 more"):
         build(from_gguf(), given)
-    with pytest.raises(UnsupportedModelError, match="rope_freqs"):
-        build(from_gguf(), {**tensors(), "rope_freqs.weight": given["output_norm.weight"]})
     old_buffer = {"model.layers.0.self_attn.rotary_emb.inv_freq": given["output_norm.weight"]}
-    build(from_json(), {safetensors_name(name): m for name, m in tensors().items()} | old_buffer)
+    build(from_json(), {NAMES["llama"].in_checkpoint(name): m for name, m in tensors().items()} | old_buffer)
+
+
+# Rotary scaling
+
+
+def inv_freq(config: ModelConfig, extra: Mapping[str, Matrix] = {}) -> list[float]:
+    names = NAMES["llama"].in_checkpoint if not config.rope_interleaved else (lambda name: name)
+    given = {names(name): matrix for name, matrix in tensors().items()}
+    _, graph = build(config, {**given, **extra})
+    return list(next(node for node in graph.nodes if node.op == "rope").attrs["inv_freq"])  # type: ignore[call-overload]
+
+
+PLAIN = [1.0, 5000.0**-0.5]
+
+
+def test_linear_scaling_from_either_file() -> None:
+    expected = [frequency / 2 for frequency in PLAIN]
+    assert inv_freq(from_json(rope_scaling={"type": "linear", "factor": 2.0})) == expected
+    assert inv_freq(from_gguf({"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.0})) == expected
+    assert inv_freq(from_gguf({"llama.rope.scale_linear": 2.0})) == expected
+
+
+def test_llama3_scaling_from_json_and_as_gguf_stores_it() -> None:
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 32}  # fmt: skip
+    stretched = inv_freq(from_json(rope_scaling=scaling))
+    assert stretched[0] == 1.0 and stretched[1] == PLAIN[1] / 8
+    stored = Matrix.from_array(np.array([1.0, 8.0], np.float32))
+    np.testing.assert_allclose(inv_freq(from_gguf(), {"rope_freqs.weight": stored}), stretched, rtol=1e-6)
+    with pytest.raises(TensorShapeError, match="2 rotary pairs"):
+        inv_freq(from_gguf(), {"rope_freqs.weight": Matrix.from_array(np.ones(8, np.float32))})
+
+
+def test_yarn_and_partial_rotation() -> None:
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    _, graph = build(from_json(rope_parameters={**scaling, "rope_theta": 5000.0}), {
+        NAMES["llama"].in_checkpoint(name): matrix for name, matrix in tensors().items()
+    })  # fmt: skip
+    rope = next(node for node in graph.nodes if node.op == "rope")
+    assert rope.attrs["attention_factor"] == pytest.approx(0.1 * np.log(4) + 1)
+    partial = from_json(head_dim=8, partial_rotary_factor=0.5)
+    assert partial.rotary_dim == 4 and from_gguf({"llama.rope.dimension_count": 2}).rotary_dim == 2
+    with pytest.raises(MalformedHeaderError, match="cannot be rotated in pairs"):
+        from_json(partial_rotary_factor=0.25)

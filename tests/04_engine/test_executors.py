@@ -136,7 +136,7 @@ def plain_llama(model: Model, ids: Sequence[int]) -> np.ndarray:
     x = weight("model.embed_tokens")[list(ids)]
     for layer in range(config.num_layers):
         prefix = f"model.layers.{layer}"
-        h = ops.rms_norm(x, weight(f"{prefix}.input_layernorm"), config.rms_norm_eps)
+        h = ops.rms_norm(x, weight(f"{prefix}.input_layernorm"), config.norm_eps)
         q, k, v = (
             (h @ weight(f"{prefix}.self_attn.{name}_proj").T).reshape(len(ids), count, size)
             for name, count in (("q", heads), ("k", kv_heads), ("v", kv_heads))
@@ -144,10 +144,10 @@ def plain_llama(model: Model, ids: Sequence[int]) -> np.ndarray:
         q, k = ops.rope(q, positions, inv_freq, False), ops.rope(k, positions, inv_freq, False)
         mixed = ops.attention(q, k, v, positions, size**-0.5).reshape(len(ids), -1)
         x = x + mixed @ weight(f"{prefix}.self_attn.o_proj").T
-        h = ops.rms_norm(x, weight(f"{prefix}.post_attention_layernorm"), config.rms_norm_eps)
+        h = ops.rms_norm(x, weight(f"{prefix}.post_attention_layernorm"), config.norm_eps)
         gated = ops.silu(h @ weight(f"{prefix}.mlp.gate_proj").T) * (h @ weight(f"{prefix}.mlp.up_proj").T)
         x = x + gated @ weight(f"{prefix}.mlp.down_proj").T
-    return ops.rms_norm(x, weight("model.norm"), config.rms_norm_eps) @ weight("lm_head").T
+    return ops.rms_norm(x, weight("model.norm"), config.norm_eps) @ weight("lm_head").T
 
 
 @pytest.mark.parametrize("fused", [False, True])

@@ -37,6 +37,7 @@ from aie_loader.errors import (
     UnsupportedModelError,
     UnsupportedTensorTypeError,
 )
+from aie_loader.evaluation import EVALUATORS, rotate
 from aie_loader.export import export_safetensors
 from aie_loader.formats import Checkpoint, Leniency, TensorInfo, open_checkpoint
 from aie_loader.graph import Graph, Node, Shape
@@ -51,6 +52,7 @@ from aie_loader.tiny import write_tiny_gguf, write_tiny_llama
 from aie_loader.tokenizer import Tokenizer
 
 __all__ = [
+    "EVALUATORS",
     "KNOWN_MODELS",
     "ChatTemplate",
     "ChatTemplateError",
@@ -97,6 +99,7 @@ __all__ = [
     "open_checkpoint",
     "pull",
     "resolve",
+    "rotate",
     "served_name",
     "write_tiny_gguf",
     "write_tiny_llama",

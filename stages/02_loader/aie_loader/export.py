@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from aie_loader.architectures import safetensors_name
+from aie_loader.architectures import NAMES
 from aie_loader.config import ModelConfig
 from aie_loader.formats.safetensors_writer import PendingTensor, write_safetensors
 from aie_loader.model import Model
@@ -31,7 +31,9 @@ def export_safetensors(model: Model, folder: Path | str) -> Path:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
-        safetensors_name(name): PendingTensor(matrix.shape, partial(_expanded, name, matrix, model.config))
+        NAMES[model.config.architecture].in_checkpoint(name): PendingTensor(
+            matrix.shape, partial(_expanded, name, matrix, model.config)
+        )
         for name, matrix in model.graph.weights.items()
     }
     write_safetensors(folder / "model.safetensors", tensors)
@@ -76,7 +78,7 @@ def _config_json(config: ModelConfig) -> dict[str, object]:
         "vocab_size": config.vocab_size,
         "max_position_embeddings": config.max_position_embeddings,
         "rope_theta": config.rope_theta,
-        "rms_norm_eps": config.rms_norm_eps,
+        "rms_norm_eps": config.norm_eps,
         "tie_word_embeddings": config.tie_word_embeddings,
         "attention_bias": config.attention_bias,
         "bos_token_id": config.bos_token_id,

@@ -81,7 +81,7 @@ def load_model(path: Path | str) -> Model:
         tokenizer, template = _text_from_folder(folder)
         checkpoint = open_folder(folder) if path.is_dir() else open_safetensors(path)
     _check_vocabulary(path, tokenizer, config)
-    config, graph = architecture.build(config, checkpoint.tensors, str(path))
+    config, graph = architecture.build(config, checkpoint.tensors, str(path), is_gguf=kind == "gguf")
     return Model(
         name=served_name(path),
         path=path,
@@ -135,6 +135,7 @@ def _check_vocabulary(path: Path, tokenizer: Tokenizer, config: ModelConfig) -> 
 
 def _config_from_gguf(path: Path, metadata: Mapping[str, object]) -> tuple[Architecture, ModelConfig]:
     architecture = architecture_of_gguf(metadata, str(path))
+    assert architecture.from_gguf is not None, metadata  # `architecture_of_gguf` gives no other
     return architecture, architecture.from_gguf(metadata, str(path))
 
 

@@ -15,9 +15,12 @@ _MAX_LISTED = 4
 class WeightTaker:
     """Collects a graph's weights, asked for by their name in the graph; `in_file` says how the file calls them."""
 
-    def __init__(self, tensors: Mapping[str, Matrix], where: str, in_file: Callable[[str], str]) -> None:
+    def __init__(
+        self, tensors: Mapping[str, Matrix], where: str, in_file: Callable[[str], str], family: str = "llama"
+    ) -> None:
         self._tensors = tensors
         self._where = where
+        self._family = family
         self._in_file = in_file
         self._used: set[str] = set()
         self.taken: dict[str, Matrix] = {}
@@ -51,7 +54,7 @@ class WeightTaker:
         if unused:
             more = f" and {len(unused) - _MAX_LISTED} more" if len(unused) > _MAX_LISTED else ""
             raise UnsupportedModelError(
-                f"{self._where} holds tensors that the llama graph has no place for: "
+                f"{self._where} holds tensors that the {self._family} graph has no place for: "
                 f"{', '.join(map(repr, unused[:_MAX_LISTED]))}{more}"
             )
 

@@ -16,7 +16,7 @@ from aie_loader.passes.matching import Matcher, rewrite
 
 __all__ = ["fuse_qkv"]
 
-_ROPE_ATTRS = ("head_dim", "theta", "interleaved", "inv_freq")
+_ROPE_ATTRS = ("head_dim", "rotary_dim", "interleaved", "inv_freq", "attention_factor")
 
 
 def fuse_qkv(graph: Graph) -> Graph:

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aie_engine.errors import UnsupportedOpError
-from aie_loader.evaluation import EVALUATORS
-from aie_loader import Graph
+from aie_loader import EVALUATORS, Graph
 from aie_tensor import InvalidInputError
 
 __all__ = ["StatelessExecutor"]
