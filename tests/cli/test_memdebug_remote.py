@@ -16,9 +16,8 @@ from aie.memdebug.remote_run import http_plan, look_or_run, settled
 from aie.memdebug.traffic import Mix
 from aie.memdebug.watch import line, watch_server
 from aie_engine import EnvironmentLacksError, InvalidInputError
-from aie_tensor import PoolStats
+from aie_tensor import PoolState, PoolStats, SlabState
 from aie_tensor.memdebug import HeldGroup, MemorySnapshot
-from aie_tensor.memory.state import PoolState, SlabState
 
 KV = HeldGroup("kv", "m", "e", "s", ("continuous.py:9 in grow",), 1, 4096, 4096, 1.0, ("r-812",))
 

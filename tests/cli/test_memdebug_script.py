@@ -50,6 +50,19 @@ del call
 """
 
 
+THREAD = """
+import threading
+from aie_tensor import MemoryPool
+POOL = MemoryPool()
+main_ended = threading.Event()
+def work():
+    with POOL.allocate(3000, owner="buffer"):
+        main_ended.wait(10)
+threading.Thread(target=work).start()
+threading.Timer(0, main_ended.set).start()
+"""
+
+
 @pytest.fixture
 def run(tmp_path, capsys):
     """`aie memdebug --json … -- NAME ARGUMENTS`: (exit code, standard output, standard error, report)."""
@@ -93,6 +106,10 @@ def test_own_error_is_shown_as_python_would_and_its_locals_are_not_a_leak(run):
 
 def test_garbage_in_a_cycle_is_collected_before_the_report(run):
     assert run("cycle.py", CYCLE)[0] == 0
+
+
+def test_threads_of_the_program_finish_first(run):
+    assert run("thread.py", THREAD)[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ import pytest
 
 from aie.memdebug.show import growth_json, print_verdict
 from aie.memdebug.verdict import Marks, judge
-from aie_tensor import PoolStats
+from aie_tensor import PoolState, PoolStats
 from aie_tensor.memdebug import HeldGroup, MemorySnapshot
-from aie_tensor.memory.state import PoolState
 
 WEIGHTS = HeldGroup("weights", "m", "e", "s", ("build.py:1 in load",), 1, 1000, 1024, 9.0, ())
 CACHE = HeldGroup("cache", "m", "e", "s", ("cache.py:7 in put",), 1, 64, 1024, 1.0, ())

@@ -8,6 +8,7 @@ the answer, and so is their name.
 import gc
 import os
 import sys
+import threading
 import traceback
 import weakref
 from collections.abc import Iterator, Sequence
@@ -21,10 +22,8 @@ from aie.console import format_bytes, note
 from aie.memdebug.outputs import Outputs
 from aie.memdebug.show import chain, growth_json, print_growth, say, screen
 from aie_engine import InvalidInputError
-from aie_tensor import Allocation, Ledger, MemoryPool, Tensor
-from aie_tensor.memdebug import Growth, MemorySnapshot, take_snapshot
-from aie_tensor.memdebug.holders import cycles, holders
-from aie_tensor.memory.watching import watch_pools
+from aie_tensor import Allocation, Ledger, MemoryPool, Tensor, watch_pools
+from aie_tensor.memdebug import Growth, MemorySnapshot, cycles, holders, take_snapshot
 
 if TYPE_CHECKING:
     from aie_tensor import LedgerEntry
@@ -140,6 +139,7 @@ def _execute(program: Path, code: CodeType, arguments: Sequence[str]) -> tuple[M
     module.__file__ = str(program)
     module.__dict__["__builtins__"] = __builtins__
     ended = Ended()
+    before = set(threading.enumerate())
     with _as_main(module, program, arguments):
         try:
             exec(code, module.__dict__)
@@ -153,7 +153,15 @@ def _execute(program: Path, code: CodeType, arguments: Sequence[str]) -> tuple[M
             inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
             traceback.print_exception(type(error), error, inner)
             ended.code = 1
+        _wait_for_threads(before)
     return module, ended
+
+
+def _wait_for_threads(before: set[threading.Thread]) -> None:
+    """As Python does at its end: those that are no daemons finish first."""
+    for thread in set(threading.enumerate()) - before:
+        if not thread.daemon:
+            thread.join()
 
 
 @contextmanager

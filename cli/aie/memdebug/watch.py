@@ -95,7 +95,7 @@ def _shown() -> Iterator[_Show]:
     from rich.live import Live
     from rich.text import Text
 
-    with Live(console=Console(), screen=True, auto_refresh=False, vertical_overflow="crop") as live:
+    with Live(console=Console(), screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
 
         def draw(before: "dict[str, MemorySnapshot]", now: "dict[str, MemorySnapshot]") -> None:
             blocks = []
