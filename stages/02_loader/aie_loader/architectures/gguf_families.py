@@ -4,6 +4,7 @@ The writer of a GGUF file has done part of the work: Gemma's norms have their of
 transposed, GPT-NeoX's rows sorted, and the rows of Llama's q and k reordered so that rotary pairs are neighbours.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -115,8 +116,8 @@ def _scaling(fields: Fields, family: str) -> RopeScaling | None:
     if kind == "linear":
         return RopeScaling("linear", factor)
     if kind == "yarn":
-        given = fields.get(f"{family}.rope.scaling.attn_factor")
-        attention = None if given is None else fields.number(f"{family}.rope.scaling.attn_factor")
+        # The format's factor multiplies what the formula gives.
+        attention = fields.number(f"{family}.rope.scaling.attn_factor", 1.0) * (1 + 0.1 * math.log(max(factor, 1.0)))
         return RopeScaling("yarn", factor, trained_len, attention_factor=attention)
     raise UnsupportedModelError(f"{fields.where}: rotary scaling {kind!r} is not supported yet")
 
