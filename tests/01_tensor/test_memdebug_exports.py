@@ -1,12 +1,15 @@
 """Exports: valid in the documented terms of those who read them, whatever the trace lacks."""
 
 import io
+import itertools
 import json
 import pickle
 import pickletools
 import random
 import re
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +29,10 @@ from aie_tensor.memory.events import EventKind
 from aie_tensor.memory.ledger import Ledger
 from aie_tensor.memory.owner import Owner
 from aie_tensor.memory.pool import MemoryPool
+from aie_tensor.memory.ring import EventRing
+from aie_tensor.memory.simulated import SimulatedStream
 from aie_tensor.memory.state import BlockState, PoolState, PoolStats, SegmentState
+from aie_tensor.memory.trimming import TrimPolicy
 from aie_tensor.stacks import Frame
 
 KV = Owner("kv", "r-1")
@@ -283,6 +289,64 @@ def test_the_trace_of_a_real_pool(sample_every: int, begin: int) -> None:
         ]
         assert len(live) == 10
         assert all(len(block["frames"]) > 1 for block in live)
+
+
+def test_the_trace_of_a_pool_with_streams() -> None:
+    """Blocks that another stream still uses are pending: requested at one time, completed at a later one."""
+    ledger = Ledger(True)
+    events: list[LoggedEvent] = []
+    ledger.sinks.append(lambda each: events.append(logged(each)))
+    pool = MemoryPool(ledger=ledger, segment_bytes=1 << 16)
+    compute, copy = SimulatedStream("compute"), SimulatedStream("copy")
+    draw = random.Random(0)
+    for step in range(200):
+        with pool.allocate(draw.randint(1, 5000), owner="scratch", stream=compute) as block:
+            copy.write(block, 1)
+            block.used_on(copy)
+        if step % 3 == 0:
+            copy.advance(draw.randint(0, 4))
+    data = memory_viz(take_snapshot([pool], ledger, process="test"), events)
+    document = viewed(data)
+    trace = document["device_traces"][0]
+    num_waited = sum(
+        before["action"] == "free_requested" and (after["action"], after["addr"]) != ("free_completed", before["addr"])
+        for before, after in itertools.pairwise(trace)
+    )
+    assert num_waited > 100
+    assert {block["state"] for seg in document["segments"] for block in seg["blocks"]} == STATES - {"active_allocated"}
+    assert min(entry["size"] for entry in trace) > 0
+    assert {entry["stream"] for entry in trace} == {0, 1}
+    copy.advance()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_trace_with_holes(seed: int) -> None:
+    """A third of the events lost, whichever."""
+    ledger = Ledger(True)
+    events: list[LoggedEvent] = []
+    ledger.sinks.append(lambda each: events.append(logged(each)))
+    pool = MemoryPool(ledger=ledger, segment_bytes=1 << 16, trim=TrimPolicy(max_cached_bytes=1 << 16))
+    draw = random.Random(seed)
+    held = []
+    for _ in range(200):
+        held.append(pool.allocate(draw.randint(1, 20_000), owner="scratch"))
+        if draw.random() < 0.6:
+            held.pop(draw.randrange(len(held))).release()
+    events = [each for each in events if draw.random() < 0.67]
+    viewed(memory_viz(take_snapshot([pool], ledger, process="test"), events))
+
+
+def test_the_ring_is_read_as_the_log_is(tmp_path: Path) -> None:
+    ledger = Ledger(True)
+    with closing(EventRing.create(tmp_path / "ring")) as ring:
+        ledger.sinks.append(ring.append)
+        pool = MemoryPool(ledger=ledger)
+        block = pool.allocate(1000, owner="kv")
+        events = EventRing.read(tmp_path / "ring").events
+    document = viewed(memory_viz(take_snapshot([pool], ledger, process="test"), events))
+    assert [entry["action"] for entry in document["device_traces"][0]] == ["segment_alloc", "alloc"]
+    assert len(perfetto(events)["traceEvents"]) > 3  # type: ignore[arg-type]
+    block.release()
 
 
 # ---- Flame graphs

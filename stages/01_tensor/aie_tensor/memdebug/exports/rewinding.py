@@ -77,7 +77,7 @@ def rewound(events: Sequence[RecordedEvent], end: Rewound) -> Actions:
     kept: Actions = []
     for action, event in reversed(_actions(events, end)):
         if action.startswith("segment"):
-            fits = end.fits_segment(action, event.address, max(event.nbytes, event.block_bytes))
+            fits = end.fits_segment(action, event.address, event.block_bytes)
         else:
             fits = end.fits(action, event.address)
         if fits:

@@ -28,9 +28,8 @@ class Tally:
         elif event.kind is EventKind.FREE:
             self._end(event.address)
         elif event.kind is EventKind.SEGMENT_RESERVE:
-            size = max(event.nbytes, event.block_bytes)
-            self.reserved += size - self._segments.get(event.address, 0)
-            self._segments[event.address] = size
+            self.reserved += event.block_bytes - self._segments.get(event.address, 0)
+            self._segments[event.address] = event.block_bytes
         elif event.kind is EventKind.SEGMENT_RETURN:
             self.reserved -= self._segments.pop(event.address, 0)
 

@@ -15,7 +15,7 @@ import pickle
 from collections.abc import Sequence
 
 from aie_tensor.memdebug.exports.frames import parse_frame
-from aie_tensor.memdebug.exports.rewinding import Rewound, rewound
+from aie_tensor.memdebug.exports.rewinding import Actions, Rewound, rewound
 from aie_tensor.memdebug.recorded import RecordedEvent
 from aie_tensor.memdebug.snapshot import MemorySnapshot
 from aie_tensor.memory.events import EventKind
@@ -42,10 +42,7 @@ def memory_viz(snapshot: MemorySnapshot, events: Sequence[RecordedEvent] = ()) -
         for pool in snapshot.pools
         for segment in sorted(pool.segments, key=lambda segment: segment.address)
     ]
-    traces = [
-        [_entry(action, event, streams) for action, event in rewound(events, _device_end(snapshot.pools, device))]
-        for device in devices
-    ]
+    traces = [_trace(rewound(events, _device_end(snapshot.pools, device)), streams) for device in devices]
     settings = {"expandable_segments": False, "max_split_size": -1, "garbage_collection_threshold": 0.0}
     document = {
         "segments": segments,
@@ -101,16 +98,23 @@ def _block(segment_address: int, block: BlockState, stacks: dict[int, tuple[str,
     }
 
 
-def _entry(action: str, event: RecordedEvent, streams: _Numbers) -> dict[str, object]:
-    segment = action.startswith("segment")
-    return {
-        "action": action,
-        "addr": event.address,
-        "size": max(event.nbytes, event.block_bytes) if segment else event.nbytes,
-        "stream": streams.of(event.stream),
-        "time_us": round(event.at_s * 1e6),
-        "frames": [] if segment else _frames(str(event.owner), event.stack),
-    }
+def _trace(actions: Actions, streams: _Numbers) -> list[dict[str, object]]:
+    entries = []
+    sizes: dict[int, int] = {}  # address of a block → what was asked for; the end of a wait does not say
+    for action, event in actions:
+        segment = action.startswith("segment")
+        if not segment and action != "free_completed":
+            sizes[event.address] = event.nbytes
+        entry: dict[str, object] = {
+            "action": action,
+            "addr": event.address,
+            "size": event.block_bytes if segment else event.nbytes or sizes.get(event.address, event.block_bytes),
+            "stream": streams.of(event.stream),
+            "time_us": round(event.at_s * 1e6),
+            "frames": [] if segment else _frames(str(event.owner), event.stack),
+        }
+        entries.append(entry)
+    return entries
 
 
 def _frames(owner: str, stack: Sequence[str]) -> Frames:

@@ -35,9 +35,8 @@ def trace_of(events: Iterable[RecordedEvent]) -> Trace:
     for event in events:
         address = event.address
         if event.kind is EventKind.SEGMENT_RESERVE:
-            size = max(event.nbytes, event.block_bytes)
-            reserved += size - segments.get(address, 0)
-            segments[address] = size
+            reserved += event.block_bytes - segments.get(address, 0)
+            segments[address] = event.block_bytes
             peak_reserved = max(peak_reserved, reserved)
         elif event.kind is EventKind.SEGMENT_RETURN:
             reserved -= segments.pop(address, 0)
