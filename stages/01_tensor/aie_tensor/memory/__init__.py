@@ -1,4 +1,18 @@
-"""Memory: the naive pool to read first, the pool with size classes, streams and reference counts, the leak ledger."""
+"""Memory: the naive pool to read first, the pool with size classes, streams and reference counts, the leak ledger.
+
+The pool, from the outside in:
+
+    pool.py        the interface; counts what is live
+    allocation.py  a counted handle, and arrays on it
+    slab.py        who has which block of the KV cache       adopted.py    memory of others, listed
+    ladder.py      what is tried when memory runs out        oom.py        and what is said when that was in vain
+    trimming.py    what goes back, when                      filling.py    zero and poison
+    store.py       blocks that nobody holds
+    freelists.py   … free, per stream and class              pending.py    … waiting for streams
+    segments.py    how reservations are cut into blocks      classes.py    in which sizes
+    upstream.py    where memory comes from: host.py, cuda/   streams.py    order of work, simulated.py for tests
+    state.py       all of it as data, made by inspecting.py  watching.py   pools of programs that know nothing of it
+"""
 
 from aie_tensor.memory.adopted import Adopted
 from aie_tensor.memory.allocation import Allocation

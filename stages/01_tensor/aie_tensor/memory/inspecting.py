@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from aie_tensor.memory.owner import Owner
 from aie_tensor.memory.segments import Block, BlockUse, Segment
-from aie_tensor.memory.state import BlockState, ClassState, PoolState, SegmentState
+from aie_tensor.memory.state import BlockState, ClassState, PoolState, PoolStats, SegmentState
 
 if TYPE_CHECKING:
     from aie_tensor.memory.pool import MemoryPool
@@ -13,20 +13,31 @@ if TYPE_CHECKING:
 __all__ = ["holders", "pool_state"]
 
 
+MAX_LOOKS = 4
+
+
 def pool_state(pool: "MemoryPool") -> PoolState:
-    """All of it at one moment, under the pool's lock."""
+    """All of it at one moment: under the pool's lock, and looked at again when a collection that this very look started
+    ran finalizers that changed it."""
     with pool.lock:
-        stats = pool.stats()
-        segments = sorted(pool.store.segments, key=lambda segment: segment.address)
-        return PoolState(
-            name=pool.name,
-            device=pool.device,
-            capacity_bytes=pool.upstream.capacity_bytes() if pool.budget_bytes is None else pool.budget_bytes,
-            stats=stats,
-            classes=_classes(pool, segments),
-            segments=tuple(_segment(segment, pool.classes.sizes) for segment in segments),
-            slabs=tuple(slab.state() for slab in list(pool.slabs)),
-        )
+        for _ in range(MAX_LOOKS):
+            state = _look(pool, pool.stats())
+            if pool.stats() == state.stats:
+                break
+        return state
+
+
+def _look(pool: "MemoryPool", stats: PoolStats) -> PoolState:
+    segments = sorted(pool.store.segments, key=lambda segment: segment.address)
+    return PoolState(
+        name=pool.name,
+        device=pool.device,
+        capacity_bytes=pool.upstream.capacity_bytes() if pool.budget_bytes is None else pool.budget_bytes,
+        stats=stats,
+        classes=_classes(pool, segments),
+        segments=tuple(_segment(segment, pool.classes.sizes) for segment in segments),
+        slabs=tuple(slab.state() for slab in list(pool.slabs)),
+    )
 
 
 def holders(pool: "MemoryPool") -> list[tuple[str, int, int]]:
