@@ -3,7 +3,7 @@
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,4 +28,5 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     except OSError as error:
         raise EnvironmentLacksError(f"{path} cannot be written: {error}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # it may be gone, or its folder may never have been one
+            temporary.unlink()
