@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from aie_tensor.memory.pool import MemoryPool
 
-__all__ = ["announce", "watch_pools", "watched_pools"]
+__all__ = ["announce", "watch_pools"]
 
 Prepare = Callable[["MemoryPool"], None]
 
@@ -29,11 +29,6 @@ def watch_pools(prepare: Prepare) -> Iterator["weakref.WeakSet[MemoryPool]"]:
         yield watcher[1]
     finally:
         _watchers.remove(watcher)
-
-
-def watched_pools() -> list["MemoryPool"]:
-    """The pools that were made inside of any `watch_pools` that is still open, without those that are gone."""
-    return [pool for _, pools in _watchers for pool in pools]
 
 
 def announce(pool: "MemoryPool") -> None:
