@@ -43,6 +43,7 @@ from aie_loader.formats import Checkpoint, Leniency, TensorInfo, open_checkpoint
 from aie_loader.graph import Graph, Node, Shape
 from aie_loader.incremental import IncrementalDecoder
 from aie_loader.known_models import KNOWN_MODELS, KnownModel
+from aie_loader.liveness import Lifetime, MemoryPlan, bound_nbytes, lifetimes, plan_memory
 from aie_loader.model import Model, load_model, load_tokenizer
 from aie_loader.passes import fuse, fuse_qkv, fuse_residual, fuse_swiglu
 from aie_loader.pulling import PullProgress, pull
@@ -65,7 +66,9 @@ __all__ = [
     "IncrementalDecoder",
     "KnownModel",
     "Leniency",
+    "Lifetime",
     "MalformedHeaderError",
+    "MemoryPlan",
     "MissingFileError",
     "MissingInputError",
     "MissingTensorError",
@@ -87,16 +90,19 @@ __all__ = [
     "UnsafePickleError",
     "UnsupportedModelError",
     "UnsupportedTensorTypeError",
+    "bound_nbytes",
     "export_safetensors",
     "fuse",
     "fuse_qkv",
     "fuse_residual",
     "fuse_swiglu",
     "infer_shapes",
+    "lifetimes",
     "list_models",
     "load_model",
     "load_tokenizer",
     "open_checkpoint",
+    "plan_memory",
     "pull",
     "resolve",
     "rotate",

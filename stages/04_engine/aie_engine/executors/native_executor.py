@@ -2,7 +2,8 @@
 
 A step of SmolLM2 has over two hundred operators. Calling a library for each from Python costs tens of microseconds, and
 in sum as much as the arithmetic of a decode step. So the graph is walked once, at load: every value gets its place in
-an arena (`liveness.py`), every node becomes one entry of a plan (`lowering.py`), and `run` hands over six small arrays.
+an arena (by the loader's `liveness.py`), every node becomes one entry of a plan (`lowering.py`), and `run` hands over
+six small arrays.
 
 Axes: T tokens in the step, R rows whose logits are wanted, V vocabulary.
 """
@@ -12,11 +13,10 @@ from contextlib import ExitStack
 import numpy as np
 
 from aie_engine.batch import Int32Array, StepBatch
-from aie_engine.executors.liveness import lifetimes, plan_memory
 from aie_engine.executors.lowering import Lowering
 from aie_engine.executors.protocol import Float32Array, KernelKind
 from aie_engine.kv_cache import KVCache
-from aie_loader import Graph
+from aie_loader import Graph, lifetimes, plan_memory
 from aie_tensor import MemoryPool
 from aie_tensor.native import Buffer, Constants, KVLayout, NativeLibrary, PlanBuilder, StepArrays
 

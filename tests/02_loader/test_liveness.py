@@ -1,10 +1,12 @@
 """The memory plan: no two living values overlap, and a chain of layers needs no more than one layer does."""
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aie_engine.executors import Lifetime, lifetimes, plan_memory
-from aie_loader import Node
+from aie_loader import Graph, Lifetime, Node, bound_nbytes, infer_shapes, lifetimes, plan_memory
+from aie_tensor import InvalidInputError, Matrix
 
 
 def chain(*edges: tuple[str, tuple[str, ...]]) -> list[Node]:
@@ -48,3 +50,14 @@ def test_values_that_meet_in_time_never_overlap_in_space(spans: list[tuple[int, 
         moments = range(max(value.last for value in values) + 1)
         busiest = max(sum(v.nbytes for v in values if v.first <= moment <= v.last) for moment in moments)
         assert plan.total_bytes >= busiest
+
+
+def test_sizes_are_bound_for_a_step_of_a_given_length() -> None:
+    weights = {"w": Matrix.from_array(np.zeros((6, 4), np.float32))}
+    nodes = [Node("y", "linear", ("x", "w")), Node("best", "top_k", ("y",), {"k": 2, "want": "indices"})]
+    graph = infer_shapes(Graph(("x",), nodes, ("best",), weights), {"x": ("B", 4)})
+    nbytes = bound_nbytes(graph, B=5)
+    assert (nbytes("x"), nbytes("y"), nbytes("best")) == (80, 120, 80)
+    assert plan_memory(lifetimes(graph.sorted(), graph.outputs, nbytes)).total_bytes == 128 + 80
+    with pytest.raises(InvalidInputError, match="depends on B"):
+        bound_nbytes(graph)("y")

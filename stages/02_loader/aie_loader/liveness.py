@@ -11,10 +11,13 @@ Neural Net Inference", greedy by size for offset calculation). It costs O(n²) o
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
-from aie_loader import Node
+from aie_loader.graph import Graph, Node
+from aie_loader.shapes import infer_dtypes
+from aie_tensor import InvalidInputError
 
-__all__ = ["Lifetime", "MemoryPlan", "lifetimes", "plan_memory"]
+__all__ = ["Lifetime", "MemoryPlan", "bound_nbytes", "lifetimes", "plan_memory"]
 
 _ALIGNMENT = 64  # bytes: a cache line, and two AVX2 registers
 
@@ -75,3 +78,22 @@ def _lowest_gap(taken: Iterable[tuple[int, int]], nbytes: int) -> int:
             break
         end = max(end, -(-(offset + size) // _ALIGNMENT) * _ALIGNMENT)
     return end
+
+
+def bound_nbytes(graph: Graph, **sizes: int) -> Callable[[str], int]:
+    """Bytes of a value in float32 (indices count 8 an element) once the open axes have a length: `T=512, R=32`.
+
+    For `lifetimes`. InvalidInputError, when asked for a value with an axis that `sizes` leaves open.
+    """
+    types = infer_dtypes(graph)
+
+    def nbytes(name: str) -> int:
+        shape = graph.shapes[name]
+        missing = [size for size in shape if isinstance(size, str) and size not in sizes]
+        if missing:
+            raise InvalidInputError(
+                f"the size of {name!r} {list(shape)} depends on {', '.join(missing)}: give a number"
+            )
+        return types[name].block_bytes * prod(sizes[size] if isinstance(size, str) else size for size in shape)
+
+    return nbytes
