@@ -17,7 +17,7 @@ from aie.memdebug.show import Progress, print_endings, print_verdict, say, scree
 from aie.memdebug.traffic import plan, run
 from aie.memdebug.verdict import Marks, judge
 from aie.settings import load_settings
-from aie_engine import AieError, LocalEngine
+from aie_engine import AieError, EngineConfig, InvalidInputError, LocalEngine
 from aie_loader import served_name
 from aie_tensor.memdebug import snapshot_from_json
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from aie_tensor.memdebug import MemorySnapshot
 
 __all__ = ["mark_run", "run_locally"]
+
+_MAX_SEQ_LEN = 128  # longer than any request of the traffic
 
 
 def run_locally(model: str | None, kernels: str | None, load: Load, outputs: Outputs) -> bool:
@@ -76,8 +78,20 @@ def _own_engine(
     config = engine_config(settings, path, served_name(model) if model else served_name(path))
     if record is not None:
         config = replace(config, memory_log=record)
-    engine = LocalEngine(config, report=note)
+    engine = _start(config)
     try:
         yield engine
     finally:
         engine.close()
+
+
+def _start(config: EngineConfig) -> LocalEngine:
+    """With a KV cache that the warm-up walks through once. In one sized for the model's longest context, traffic would
+    meet untouched pages for thousands of requests, and resident memory would seem to grow."""
+    if config.max_seq_len is None:
+        try:
+            return LocalEngine(replace(config, max_seq_len=_MAX_SEQ_LEN), report=note)
+        except InvalidInputError as error:
+            if error.param != "max_seq_len":
+                raise  # else the model's context is shorter still
+    return LocalEngine(config, report=note)

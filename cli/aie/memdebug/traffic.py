@@ -27,6 +27,7 @@ Kind = Literal["finish", "cancel", "fail"]
 FAULTS = ("deadline", "prompt too long", "deadline", "token id unknown")
 _MAX_PROMPT, _MAX_ANSWER = 12, 6  # tokens: lengths change nothing about who gives memory back, only how long it takes
 _MAX_DEADLINE_S = 0.02
+_NUM_PROMPTS = 8
 _LONG = 64  # tokens that a request wants which shall not end by itself
 
 
@@ -80,8 +81,13 @@ def plan(mix: Mix, info: "EngineInfo") -> Iterator[Planned]:
     num_faults = 0
     longest = max(1, min(_MAX_PROMPT, info.max_seq_len // 2))
     room = info.max_seq_len - longest  # for an answer behind any prompt
+    # Few prompts, again and again: each new one would read pages of the mapped model file (rows of the embedding) that
+    # none before had read, and resident memory would seem to grow.
+    prompts = [
+        tuple(draw.randrange(info.vocab_size) for _ in range(draw.randint(1, longest))) for _ in range(_NUM_PROMPTS)
+    ]
     for number, kind in enumerate(kinds(mix)):
-        prompt = tuple(draw.randrange(info.vocab_size) for _ in range(draw.randint(1, longest)))
+        prompt = prompts[number % _NUM_PROMPTS]
         wanted, cancel_after, deadline_s = draw.randint(1, min(_MAX_ANSWER, room)), None, None
         if kind == "cancel":
             wanted, cancel_after = min(_LONG, room), draw.randint(0, 4)
