@@ -245,6 +245,12 @@ def test_events_that_do_not_lead_to_the_snapshot_are_left_out(events: list[Logge
     assert trace == []
 
 
+def test_a_block_outside_of_its_segment_is_no_reason_to_fail() -> None:
+    """A file may say so; the pool never does."""
+    astray = replace(segment("live"), blocks=(BlockState(-64, 1024, 1000, "live", "", ""),))
+    assert memory_viz(snapshot(astray), [event(EventKind.ALLOCATE, (1 << 20) - 64, 1000)])
+
+
 def test_each_device_has_its_trace() -> None:
     both = snapshot(segment("live"))
     cuda = replace(both.pools[0], device="cuda:0", segments=(segment("free", address=1 << 40),))

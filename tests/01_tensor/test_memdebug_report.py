@@ -1,10 +1,24 @@
 """The screen: every number that it promises, drawn so that it fits, is honest and harms no terminal."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from aie_tensor.memdebug import HeldGroup, MemorySnapshot, keeps_growing, render, render_diff, render_growth
+from aie_tensor.errors import InvalidInputError
+from aie_tensor.memdebug import (
+    HeldGroup,
+    MemorySnapshot,
+    collapsed_stacks,
+    keeps_growing,
+    memory_viz,
+    render,
+    render_diff,
+    render_growth,
+    snapshot_from_json,
+)
 from aie_tensor.memdebug.blockmap import cells
 from aie_tensor.memdebug.text import Style, format_bytes, format_percent, format_seconds
 from aie_tensor.memory.state import BlockState, ClassState, PoolState, PoolStats, SegmentState, SlabState
@@ -245,6 +259,44 @@ def test_a_diff_of_two_processes_says_so() -> None:
     assert "two processes" in render_diff(snapshot(), snapshot(pid=43))
     assert "two processes" in render_diff(snapshot(), snapshot(num_requests=3))
     assert "No group of held memory changed." in render_diff(snapshot(), snapshot())
+
+
+def test_a_diff_of_samples_says_so() -> None:
+    assert "1 in 64" in render_diff(snapshot(), snapshot(sample_every=64))
+
+
+def test_an_enormous_slab_is_drawn_at_once() -> None:
+    slab = SlabState("kv", 10**15, 1, ((5, "a"), (10**15 - 1, "b")))
+    text = render(snapshot(pools=(replace(engine_pool(), slabs=(slab,)),)))
+    drawn = line(text, "slab").split()[1]
+    assert drawn[0] == drawn[-1] == "░" and set(drawn[1:-1]) == {"∙"}
+    assert "0 of 0 blocks" in render(snapshot(pools=(replace(engine_pool(), slabs=(SlabState("", 0, 0, ()),)),)))
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_whatever_a_file_says_it_is_refused_or_drawn(data: st.DataObject) -> None:
+    """One value of a good snapshot replaced by anything."""
+    document = snapshot(device_bytes=(("cuda:0", 1),)).to_json()
+    places: list[tuple[Any, Any]] = []
+
+    def collect(node: Any) -> None:
+        children = list(node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ())
+        places.extend((node, key) for key, _ in children)
+        for _, child in children:
+            collect(child)
+
+    collect(document)
+    node, key = data.draw(st.sampled_from(range(len(places))).map(places.__getitem__))
+    node[key] = data.draw(st.sampled_from([None, -1, 0, 1, 2**63, 10**30, -1.5, 1e300, "", "\n", "free", [], {}, True]))
+    try:
+        loaded = snapshot_from_json(document)
+    except InvalidInputError:
+        return
+    render(loaded, 80)
+    render_diff(snapshot(), loaded, 80)
+    collapsed_stacks(loaded)
+    memory_viz(loaded)
 
 
 def test_what_keeps_growing() -> None:

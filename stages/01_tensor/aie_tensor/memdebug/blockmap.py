@@ -5,6 +5,7 @@ are in use. Blocks keep their order of addresses, so that holes show as holes.
 """
 
 import itertools
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -30,17 +31,14 @@ def cells(states: Sequence[str], num_cells: int) -> str:
         return ""
     num_cells = min(num_cells, len(states))
     bounds = [len(states) * cell // num_cells for cell in range(num_cells + 1)]
-    return "".join(_cell(states[low:high]) for low, high in itertools.pairwise(bounds))
+    runs = [states[low:high] for low, high in itertools.pairwise(bounds)]
+    return "".join(_shade(run.count("live"), run.count("pending"), len(run)) for run in runs)
 
 
-def _cell(states: Sequence[str]) -> str:
-    count = Counter(states)
-    live = count["live"]
-    if live == len(states):
-        return "█"
-    if live:
-        return "▓" if 2 * live > len(states) else "░"
-    return "▒" if count["pending"] else "∙"
+def _shade(num_live: int, num_pending: int, num_blocks: int) -> str:
+    if num_live:
+        return "█" if num_live >= num_blocks else "▓" if 2 * num_live > num_blocks else "░"
+    return "▒" if num_pending else "∙"
 
 
 def _class_lines(pool: PoolState, style: Style) -> list[str]:
@@ -91,18 +89,27 @@ def _by_owner(segments: Iterable[SegmentState], room: int) -> str:
 def _slab_lines(slabs: Sequence[SlabState], style: Style) -> list[str]:
     lines = []
     for slab in slabs:
-        used = dict(slab.used)
-        states = ["live" if block in used else "free" for block in range(slab.num_blocks)]
         width = max(style.width - 71, 8)
-        share = format_percent(len(used), slab.num_blocks)
+        share = format_percent(len(slab.used), slab.num_blocks)
         lines.append(
-            f"  {'slab':>9}  {cells(states, width):{width}}  {len(used):,} of {slab.num_blocks:,} blocks of "
+            f"  {'slab':>9}  {_slab_cells(slab, width):{width}}  {len(slab.used):,} of {slab.num_blocks:,} blocks of "
             f"{format_bytes(slab.block_bytes)} in use ({share})"
         )
-        held = Counter(used.values()).most_common()
+        held = Counter(holder for _, holder in slab.used).most_common()
         who = _some([f"{count:,} {holder}" for holder, count in held], style.width - 30)
         lines.append(f"  {'':>9}  {slab.owner or 'unnamed'}: {who or 'nobody holds a block'}")
     return lines
+
+
+def _slab_cells(slab: SlabState, num_cells: int) -> str:
+    """As `cells`, from the blocks in use alone: of a large cache most are not."""
+    num_cells = max(min(num_cells, slab.num_blocks), 0)
+    used = sorted(block for block, _ in slab.used)
+    bounds = [slab.num_blocks * cell // num_cells for cell in range(num_cells + 1)] if num_cells else []
+    return "".join(
+        _shade(bisect_left(used, high) - bisect_left(used, low), 0, high - low)
+        for low, high in itertools.pairwise(bounds)
+    )
 
 
 def _some(parts: Sequence[str], room: int) -> str:

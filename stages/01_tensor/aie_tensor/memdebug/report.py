@@ -43,6 +43,9 @@ def render_diff(before: MemorySnapshot, after: MemorySnapshot, width: int = 100,
     if before.pid != after.pid or change.num_requests < 0:
         text = "These are two processes, or the order is wrong: what differs between them is no growth."
         lines += style.wrap(text, "  ")
+    if (every := after.sample_every) > 1:
+        text = f"The ledger saw 1 in {every} allocations: the groups are that sample, about 1/{every} of what changed."
+        lines += style.wrap(text, "  ")
     lines += ["", *_totals(change), "", *_groups_that_changed(diff(before, after), style)]
     return style.fit(lines)
 

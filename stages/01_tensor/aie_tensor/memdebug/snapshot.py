@@ -17,6 +17,7 @@ from aie_tensor.memory.state import PoolState
 __all__ = ["SNAPSHOT_VERSION", "HeldGroup", "MemorySnapshot", "load_snapshot", "save_snapshot", "snapshot_from_json"]
 
 SNAPSHOT_VERSION = 1
+_YEAR_9999 = 253_370_764_800  # Unix time
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +70,12 @@ def snapshot_from_json(obj: object, *, name: str = "the snapshot") -> MemorySnap
             f"{SNAPSHOT_VERSION}. Take it again, or read it with the program that wrote it."
         )
     try:
-        return msgspec.convert(obj, MemorySnapshot)
+        snapshot = msgspec.convert(obj, MemorySnapshot)
     except msgspec.ValidationError as error:
         raise InvalidInputError(f"{name} is not a memory snapshot of version {SNAPSHOT_VERSION}: {error}.") from error
+    if not 0 <= snapshot.taken_at < _YEAR_9999:
+        raise InvalidInputError(f"{name} is not a memory snapshot: {snapshot.taken_at:g} s is no time of our calendar.")
+    return snapshot
 
 
 def save_snapshot(snapshot: MemorySnapshot, path: Path) -> None:

@@ -21,11 +21,13 @@ class Rewound:
 
     def __init__(self, segments: dict[int, int], blocks: dict[int, bool]) -> None:
         self.sizes = segments  # address → bytes
-        self.pending = blocks  # address of a block that is held or pending → is it pending
+        self.pending: dict[int, bool] = {}  # address of a block that is held or pending → is it pending
         self._starts = sorted(segments)
         self._inside = dict.fromkeys(segments, 0)  # address of a segment → blocks in it
-        for address in blocks:
-            self._inside[self._segment_of(address)] += 1
+        for address, pending in blocks.items():
+            if (start := self._segment_of(address)) >= 0:
+                self.pending[address] = pending
+                self._inside[start] += 1
 
     def fits(self, action: str, address: int) -> bool:
         """Undo `action`, if it can have been the last one."""
