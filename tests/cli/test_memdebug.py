@@ -117,6 +117,7 @@ def test_clean_run_counts_every_ending(aie, tiny_gguf, tmp_path):
     assert sum(report["endings"].values()) == report["requests"] == 24
     assert report["leaks"] == []
     assert len(set(report["live_bytes"][1:])) == 1
+    assert report["slab_blocks"] == [0, 0, 0, 0]
     assert all((tmp_path / name).stat().st_size > 0 for name in names)
     assert "weights" in (tmp_path / "flamegraph").read_text()
 
@@ -137,6 +138,7 @@ def test_blocks_that_a_cancelled_request_keeps_are_found(aie, tiny_gguf, monkeyp
     assert code == 1
     leaked = out.partition("LEAKED")[2]
     assert "continuous.py:" in leaked and "memdebug-0-" in leaked
+    assert "0 in use now" not in leaked
 
 
 def test_diff_and_replay_read_what_was_written(aie, tmp_path):

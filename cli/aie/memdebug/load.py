@@ -53,6 +53,9 @@ def report(marks: Marks, verdict: Verdict, endings: Counter[str], load: Load) ->
         "seed": load.mix.seed,
         "endings": dict(endings),
         "live_bytes": [sum(p.stats.live_bytes for p in s.pools) for s in (marks.start, *marks.after_warm_up())],
+        "slab_blocks": [
+            sum(len(slab.used) for p in s.pools for slab in p.slabs) for s in (marks.start, *marks.after_warm_up())
+        ],
         "rss_bytes": [s.rss_bytes for s in (marks.start, *marks.after_warm_up())],
         "rss_growth": verdict.rss_share,
         "leaks": [growth_json(change) for change in verdict.leaks],

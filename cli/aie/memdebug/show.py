@@ -121,6 +121,11 @@ def print_verdict(marks: "Marks", verdict: "Verdict", *, num_warm_up: int) -> No
     print_growth("Grew once, not in each half of the run (no leak by itself)", verdict.grown)
     say(f"\nSince the baseline (after {num_warm_up} requests), {verdict.change.num_requests:,} requests ended:")
     say(f"  live in pools   {before:,} B before, {after:,} B now: {'exactly the same' if before == after else moved}")
+    if any(pool.slabs for pool in marks.end.pools):
+        used = [
+            sum(len(slab.used) for pool in mark.pools for slab in pool.slabs) for mark in (marks.baseline, marks.end)
+        ]
+        say(f"  slab blocks     {used[0]:,} in use before, {used[1]:,} in use now")
     say(f"  resident (RSS)  {rss}{share}")
     for reason in verdict.over_limit:
         say(f"OVER THE LIMIT: {reason}.")
