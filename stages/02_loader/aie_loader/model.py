@@ -44,7 +44,7 @@ class Model:
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     metadata: Mapping[str, object]  # GGUF keys, or the contents of config.json
-    load_seconds: float
+    load_phases: Mapping[str, float]  # seconds: opening the file, configuration, tokenizer, graph
     weight_bytes: int  # as stored in the file
     checkpoint: Checkpoint = field(repr=False)
 
@@ -52,6 +52,11 @@ class Model:
     def mapped_bytes(self) -> int:
         """Bytes of the mapped files."""
         return self.checkpoint.mapped_bytes
+
+    @property
+    def load_seconds(self) -> float:
+        """From the path to the graph."""
+        return sum(self.load_phases.values())
 
     def close(self) -> None:
         """Forget the weights. Matrices that somebody still holds stay valid; the mapping ends with the last of them."""
@@ -65,21 +70,27 @@ def load_model(path: Path | str) -> Model:
     Raises ModelFileError leaves for files that are not what they claim, UnsupportedModelError for features that are
     missing here, TokenizerError where the tokenizer is missing or broken; each names file and thing.
     """
-    start = time.perf_counter()
+    phases = _Phases()
     path = Path(path)
     kind = _detect_format(path)
     checkpoint: Checkpoint
     if kind == "gguf":
         checkpoint = open_gguf(path)
         metadata = checkpoint.metadata
+        phases.end("open")
         architecture, config = _config_from_gguf(path, metadata)
+        phases.end("configuration")
         tokenizer, template = _text_from_gguf(path, metadata)
+        phases.end("tokenizer")
     else:
         folder = path if path.is_dir() else path.parent
         metadata = read_json_object(_config_path(folder))
         architecture, config = _config_from_folder(folder, metadata)
+        phases.end("configuration")
         tokenizer, template = _text_from_folder(folder)
+        phases.end("tokenizer")
         checkpoint = open_folder(folder) if path.is_dir() else open_safetensors(path)
+        phases.end("open")
     _check_vocabulary(path, tokenizer, config)
     config, graph = architecture.build(config, checkpoint.tensors, str(path), is_gguf=kind == "gguf")
     return Model(
@@ -91,7 +102,7 @@ def load_model(path: Path | str) -> Model:
         tokenizer=tokenizer,
         chat_template=template,
         metadata=metadata,
-        load_seconds=time.perf_counter() - start,
+        load_phases=phases.end("graph"),
         weight_bytes=sum(matrix.nbytes for matrix in graph.weights.values()),
         checkpoint=checkpoint,
     )
@@ -163,3 +174,18 @@ def _text_from_gguf(path: Path, metadata: Mapping[str, object]) -> tuple[Tokeniz
 
 def _text_from_folder(folder: Path) -> tuple[Tokenizer, ChatTemplate | None]:
     return Tokenizer.from_folder(folder), ChatTemplate.from_folder(folder)
+
+
+class _Phases:
+    """A stop watch with laps."""
+
+    def __init__(self) -> None:
+        self._lap_began = time.perf_counter()
+        self._seconds: dict[str, float] = {}
+
+    def end(self, phase: str) -> Mapping[str, float]:
+        """Whatever passed since the last call was `phase`. Gives all so far."""
+        now = time.perf_counter()
+        self._seconds[phase] = now - self._lap_began
+        self._lap_began = now
+        return self._seconds
