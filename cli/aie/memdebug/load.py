@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from aie.memdebug.show import growth_json
 from aie.memdebug.traffic import Mix
-from aie.memdebug.verdict import Marks, Verdict
+from aie.memdebug.verdict import Marks, Verdict, live_bytes, slab_blocks
 from aie_engine import InvalidInputError
 
 __all__ = ["Load", "check_load", "report"]
@@ -46,17 +46,16 @@ def check_load(load: Load) -> None:
 
 
 def report(marks: Marks, verdict: Verdict, endings: Counter[str], load: Load) -> dict[str, object]:
-    """For `--json`."""
+    """For `--json`. Lists have a value for each mark: start, baseline, middle, end."""
+    all_marks = (marks.start, *marks.after_warm_up())
     return {
         "requests": load.requests,
         "warm_up": load.num_warm_up,
         "seed": load.mix.seed,
         "endings": dict(endings),
-        "live_bytes": [sum(p.stats.live_bytes for p in s.pools) for s in (marks.start, *marks.after_warm_up())],
-        "slab_blocks": [
-            sum(len(slab.used) for p in s.pools for slab in p.slabs) for s in (marks.start, *marks.after_warm_up())
-        ],
-        "rss_bytes": [s.rss_bytes for s in (marks.start, *marks.after_warm_up())],
+        "live_bytes": [live_bytes(mark) for mark in all_marks],
+        "slab_blocks": [slab_blocks(mark) for mark in all_marks],
+        "rss_bytes": [mark.rss_bytes for mark in all_marks],
         "rss_growth": verdict.rss_share,
         "leaks": [growth_json(change) for change in verdict.leaks],
         "grown": [growth_json(change) for change in verdict.grown],

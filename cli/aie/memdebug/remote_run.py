@@ -21,7 +21,7 @@ from aie.memdebug.outputs import Outputs
 from aie.memdebug.remote import fetch
 from aie.memdebug.show import Progress, print_endings, print_verdict, say, screen
 from aie.memdebug.traffic import Mix, kinds
-from aie.memdebug.verdict import Marks, judge
+from aie.memdebug.verdict import Marks, judge, slab_blocks
 from aie_engine import EnvironmentLacksError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def settled(
 
 
 def _requests_hold(snapshot: "MemorySnapshot") -> bool:
-    return any(group.requests for group in snapshot.groups) or any(s.used for p in snapshot.pools for s in p.slabs)
+    return any(group.requests for group in snapshot.groups) or slab_blocks(snapshot) > 0
 
 
 async def _send(

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from aie.console import format_bytes, note
+from aie.memdebug.verdict import live_bytes, slab_blocks
 from aie_tensor.memdebug import render, render_diff
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def print_growth(title: str, changes: "Sequence[Growth]") -> None:
 
 def print_verdict(marks: "Marks", verdict: "Verdict", *, num_warm_up: int) -> None:
     """Leaks, growth and the sentence at the end."""
-    before, after = (sum(p.stats.live_bytes for p in s.pools) for s in (marks.baseline, marks.end))
+    before, after = live_bytes(marks.baseline), live_bytes(marks.end)
     moved = f"{format_bytes(abs(after - before))} {'more' if after > before else 'less'}"
     rss = f"{format_bytes(marks.baseline.rss_bytes)} before, {format_bytes(marks.end.rss_bytes)} now"
     share = "" if verdict.rss_share is None else f": {verdict.rss_share:+.2%}"
@@ -122,10 +123,7 @@ def print_verdict(marks: "Marks", verdict: "Verdict", *, num_warm_up: int) -> No
     say(f"\nSince the baseline (after {num_warm_up} requests), {verdict.change.num_requests:,} requests ended:")
     say(f"  live in pools   {before:,} B before, {after:,} B now: {'exactly the same' if before == after else moved}")
     if any(pool.slabs for pool in marks.end.pools):
-        used = [
-            sum(len(slab.used) for pool in mark.pools for slab in pool.slabs) for mark in (marks.baseline, marks.end)
-        ]
-        say(f"  slab blocks     {used[0]:,} in use before, {used[1]:,} in use now")
+        say(f"  slab blocks     {slab_blocks(marks.baseline):,} in use before, {slab_blocks(marks.end):,} in use now")
     say(f"  resident (RSS)  {rss}{share}")
     for reason in verdict.over_limit:
         say(f"OVER THE LIMIT: {reason}.")

@@ -15,7 +15,7 @@ from aie_tensor.memdebug import diff, keeps_growing, totals
 if TYPE_CHECKING:
     from aie_tensor.memdebug import Growth, HeldGroup, MemorySnapshot, Totals
 
-__all__ = ["Marks", "Verdict", "judge"]
+__all__ = ["Marks", "Verdict", "judge", "live_bytes", "slab_blocks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,16 @@ def _over(limit_bytes: int, change: "Totals", marks: "Sequence[MemorySnapshot]")
     if change.rss_bytes > limit_bytes and rises:
         found.append(f"resident memory (RSS) grew by {format_bytes(change.rss_bytes)}, and in each half of the run")
     return found
+
+
+def live_bytes(snapshot: "MemorySnapshot") -> int:
+    """In blocks that somebody holds, in all pools."""
+    return sum(pool.stats.live_bytes for pool in snapshot.pools)
+
+
+def slab_blocks(snapshot: "MemorySnapshot") -> int:
+    """Blocks in use of all slabs (the KV cache): their bytes are live for as long as the slab is."""
+    return sum(len(slab.used) for pool in snapshot.pools for slab in pool.slabs)
 
 
 def _key(group: "HeldGroup") -> tuple[object, ...]:

@@ -11,6 +11,7 @@ import typer
 from aie.console import format_bytes
 from aie.memdebug.remote import fetch
 from aie.memdebug.show import say, screen
+from aie.memdebug.verdict import live_bytes
 from aie_engine import InvalidInputError
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def watch_server(
 def line(name: str, before: "MemorySnapshot | None", now: "MemorySnapshot") -> str:
     """One look in one line: sizes, and in brackets how they changed since the last."""
     parts = [f"{name}: {now.num_requests} requests"]
-    for label, size in (("live", _live), ("reserved", _reserved), ("RSS", lambda snapshot: snapshot.rss_bytes)):
+    for label, size in (("live", live_bytes), ("reserved", _reserved), ("RSS", lambda snapshot: snapshot.rss_bytes)):
         change = "" if before is None or size(now) == size(before) else f" ({_signed(size(now) - size(before))})"
         parts.append(f"{label} {format_bytes(size(now))}{change}")
     return " · ".join(parts)
@@ -106,10 +107,6 @@ def _shown() -> Iterator[_Show]:
             live.update(Text("\n".join(blocks)), refresh=True)
 
         yield draw
-
-
-def _live(snapshot: "MemorySnapshot") -> int:
-    return sum(pool.stats.live_bytes for pool in snapshot.pools)
 
 
 def _reserved(snapshot: "MemorySnapshot") -> int:
