@@ -40,8 +40,7 @@ class Lowering:
         one only in their fused form.
         """
         for node in nodes:
-            if node.op not in _OPERATORS:
-                raise UnsupportedOpError(node.name, node.op, "native")
+            _check(node)
         for node in nodes:
             _OPERATORS[node.op](self, node)
 
@@ -119,6 +118,15 @@ class Lowering:
         return self._weights[name].dequantize()
 
 
+def _check(node: Node) -> None:
+    """UnsupportedOpError for an operator without a kernel, or with a constant that the kernel would ignore."""
+    if node.op not in _OPERATORS:
+        raise UnsupportedOpError(node.name, node.op, "native")
+    for key in node.attrs:
+        if key not in _CONSTANTS.get(node.op, ()):
+            raise UnsupportedOpError(node.name, f"{node.op} with {key}", "native")
+
+
 def _attrs(node: Node) -> Mapping[str, Any]:
     # What each operator's attributes are is the loader's contract; shape inference has checked them.
     return node.attrs
@@ -137,3 +145,10 @@ _OPERATORS: Mapping[str, Callable[[Lowering, Node], None]] = {
     "mul": Lowering._mul,
     "add": Lowering._add,
 }
+
+_CONSTANTS: Mapping[str, frozenset[str]] = {
+    "rms_norm": frozenset({"eps"}),
+    "linear_concat": frozenset({"num_weights"}),
+    "rope_attention": frozenset({"layer", "num_heads", "num_kv_heads", "head_dim", "scale", "inv_freq", "interleaved"}),
+}
+"""What the kernels take into account. A constant that is not here is refused, never ignored."""
