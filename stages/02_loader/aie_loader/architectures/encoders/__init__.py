@@ -1,0 +1,32 @@
+"""Families of encoders. A new one is a row here, a reader of its configuration and its names."""
+
+from collections.abc import Mapping
+
+from aie_loader.architectures.encoders.bert import BERT
+from aie_loader.architectures.encoders.builder import build_encoder
+from aie_loader.architectures.encoders.distilbert import DISTILBERT
+from aie_loader.architectures.encoders.family import EncoderConfig, EncoderFamily
+from aie_loader.architectures.encoders.heads import HEAD_NAMES, Head, head_of_class, named_head
+from aie_loader.architectures.encoders.roberta import ROBERTA, XLM_ROBERTA
+from aie_loader.architectures.encoders.sentence import sentence_head, sentence_max_length
+
+__all__ = [
+    "ENCODERS",
+    "HEAD_NAMES",
+    "EncoderConfig",
+    "EncoderFamily",
+    "Head",
+    "build_encoder",
+    "head_of_class",
+    "named_head",
+    "sentence_head",
+    "sentence_max_length",
+]
+
+ENCODERS: Mapping[str, EncoderFamily] = {
+    "bert": BERT,
+    "roberta": ROBERTA,
+    "xlm-roberta": XLM_ROBERTA,
+    "distilbert": DISTILBERT,
+}
+"""By `model_type` of `config.json`."""
