@@ -14,7 +14,16 @@ def test_demo_shows_file_graph_order_and_refusal(
 ) -> None:
     assert main([str(request.getfixturevalue(kind))]) == 0
     out = capsys.readouterr().out
-    for words in ("1. The file", "Loaded in", "rope_attention(", "norm -> gate -> silu -> mul -> norm", "is truncated"):
+    for words in (
+        "1. The header by hand",
+        "2. The file",
+        "Loaded in",
+        "rope_attention(",
+        "norm -> gate -> silu -> mul -> norm",
+        "bytes instead of",
+        "The 512 logits at the end",
+        "is truncated",
+    ):
         assert words in out
     assert max(map(len, out.splitlines())) <= 120
 

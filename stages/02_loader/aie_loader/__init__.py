@@ -47,6 +47,7 @@ from aie_loader.liveness import Lifetime, MemoryPlan, bound_nbytes, lifetimes, p
 from aie_loader.model import Model, load_model, load_tokenizer
 from aie_loader.passes import fuse, fuse_qkv, fuse_residual, fuse_swiglu
 from aie_loader.pulling import PullProgress, pull
+from aie_loader.rendering import render_dot, render_json, render_mermaid, render_svg, render_text
 from aie_loader.repository import ModelEntry, list_models, resolve, served_name
 from aie_loader.shapes import infer_shapes
 from aie_loader.tiny import write_tiny_gguf, write_tiny_llama
@@ -104,6 +105,11 @@ __all__ = [
     "open_checkpoint",
     "plan_memory",
     "pull",
+    "render_dot",
+    "render_json",
+    "render_mermaid",
+    "render_svg",
+    "render_text",
     "resolve",
     "rotate",
     "served_name",

@@ -14,9 +14,12 @@ from pathlib import Path
 
 import psutil
 
+from aie_loader.demo_header import show_header
+from aie_loader.demo_trace import show_trace
 from aie_loader.errors import GraphError, ModelFileError, ModelNotFoundError
 from aie_loader.formats import open_gguf, open_safetensors, read_gguf_header
 from aie_loader.graph import Graph, Node
+from aie_loader.liveness import bound_nbytes, lifetimes, plan_memory
 from aie_loader.model import Model, load_model
 from aie_loader.passes import fuse
 from aie_loader.rendering import render_text
@@ -27,6 +30,8 @@ from aie_tensor import AieError, run_program
 _DEFAULT = "smollm2-135m"
 _CUT_BYTES = 3 << 20
 _TEXT = "Kahn sorted 62 graphs."
+_TRACED = "The capital of France is"
+_STEP_TOKENS = 512
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,10 +44,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             path = _choose(options.model, Path(scratch))
             resident = psutil.Process().memory_info().rss
             model = load_model(path)
-            show_file(model, grown_bytes=psutil.Process().memory_info().rss - resident)
+            grown_bytes = psutil.Process().memory_info().rss - resident
+            show_header(path if path.is_file() else next(path.glob("*.safetensors")))
+            show_file(model, grown_bytes)
             show_text(model)
             show_graph(model)
             show_sort()
+            show_memory_plan(model)
+            show_trace(model, _TRACED)
             show_refusals(path if path.is_file() else next(path.glob("*.safetensors")), Path(scratch))
             model.close()
     except AieError as error:
@@ -65,7 +74,7 @@ def _choose(name: str | None, scratch: Path) -> Path:
 
 def show_file(model: Model, grown_bytes: int) -> None:
     """Header facts, tensors by type, and what loading cost."""
-    print("1. The file\n")
+    print("2. The file\n")
     file_bytes = model.path.stat().st_size if model.path.is_file() else 0
     if model.format == "gguf":
         header = read_gguf_header(model.path)
@@ -93,13 +102,13 @@ def show_text(model: Model) -> None:
     """The tokenizer that was rebuilt from the file."""
     ids = model.tokenizer.encode(_TEXT)
     pieces = " | ".join(model.tokenizer.token_text(token) for token in ids)
-    print(f"2. The tokenizer, {model.tokenizer.vocab_size:,} tokens\n\n   {_TEXT!r} -> {pieces}\n   ids {ids}\n")
+    print(f"3. The tokenizer, {model.tokenizer.vocab_size:,} tokens\n\n   {_TEXT!r} -> {pieces}\n   ids {ids}\n")
 
 
 def show_graph(model: Model) -> None:
     """One layer of the graph, before and after fusion."""
     graph, fused = model.graph, fuse(model.graph)
-    print(f"3. The graph: {len(graph.nodes)} operators, of which layer 0 (T tokens in the step)\n")
+    print(f"4. The graph: {len(graph.nodes)} operators, of which layer 0 (T tokens in the step)\n")
     print(_clipped(render_text(graph, "blk.0.")))
     print(f"\n   The same layer after fusion; {len(fused.nodes)} operators in all\n")
     print(_clipped(render_text(fused, "blk.0.")))
@@ -119,7 +128,7 @@ def show_sort() -> None:
     edges = {"add": ("x", "down"), "down": ("mul",), "mul": ("silu", "up"), "silu": ("gate",), "gate": ("norm",),
              "up": ("norm",), "norm": ("x",)}  # fmt: skip
     graph = Graph(("x",), [Node(name, "op", inputs) for name, inputs in edges.items()], ("add",))
-    print("4. Kahn's algorithm: take a node that waits for nothing, and cross it off where it is read\n")
+    print("5. Kahn's algorithm: take a node that waits for nothing, and cross it off where it is read\n")
     print(f"   {'taken':<6} | still waiting for " + " ".join(f"{name:>5}" for name in edges))
     for node, waiting in graph.steps():
         print(f"   {node.name:<6} |                   " + " ".join(f"{waiting[name]:>5}" for name in edges))
@@ -130,12 +139,32 @@ def show_sort() -> None:
         print(f"\n   With an edge from mul back to norm:\n{_wrapped(str(error))}\n")
 
 
+def show_memory_plan(model: Model) -> None:
+    """Where the activations lie, and what sharing by liveness saves."""
+    fused = fuse(model.graph)
+    lives = lifetimes(fused.sorted(), fused.outputs, bound_nbytes(fused, T=_STEP_TOKENS, R=1))
+    plan = plan_memory(lives)
+    print(
+        f"6. The memory plan of layer 0, for {_STEP_TOKENS} tokens of one prompt: values that never live at the\n"
+        "   same moment may lie at the same address\n"
+    )
+    print("      value                    bytes   from node   to node      at byte")
+    for life in lives[:8]:
+        offset = plan.offsets[life.name]
+        print(f"      {life.name:<20} {life.nbytes:>9,} {life.first:>11} {life.last:>9} {offset:>12,}")
+    apart = sum(life.nbytes for life in lives)
+    print(
+        f"\n   All {len(lives)} values together: {plan.total_bytes:,} bytes instead of {apart:,}; the largest "
+        "moment decides,\n   not the number of layers.\n"
+    )
+
+
 def show_refusals(file: Path, scratch: Path) -> None:
     """The same file, cut short."""
     cut = scratch / f"cut{file.suffix}"
     with file.open("rb") as source:
         cut.write_bytes(source.read(min(_CUT_BYTES, file.stat().st_size * 2 // 3)))
-    print(f"5. The first {cut.stat().st_size:,} bytes of the same file\n")
+    print(f"8. The first {cut.stat().st_size:,} bytes of the same file\n")
     try:
         (open_gguf if file.suffix == ".gguf" else open_safetensors)(cut)
     except ModelFileError as error:
