@@ -7,12 +7,14 @@ Layers, lowest first; each imports only those above it in this list:
     dtypes.py     element types and block layouts
     decoding.py   any of them into float32, with small_floats.py and k_blocks.py
     quant.py      Matrix: weights as they lie in the file
-    ops.py        reference operators in NumPy
+    ops/          reference operators in NumPy
     paths.py      the cache folder
     program.py    how a program ends: exit code and one sentence
-    memory/       naive pool, ledger, pool with streams and reference counts
+    memory/       naive pool, ledger, pool with streams and reference counts; memory/cuda/: the same on a GPU
+    layout.py     shape, strides and offset of a view
     tensor.py     Tensor: shape and type on a pool's block
     native/       C kernels, compiled at first use
+    memdebug/     looking into memory: snapshots, growth, exports, replay, who holds what, the drills
 
 Importing this package compiles nothing. What the letters of shapes ([T, C], [L, P, G, A, D]) mean is the same in all
 stages: the table of axes is in ARCHITECTURE.md, and each numeric file repeats those that it uses.
@@ -22,6 +24,7 @@ from aie_tensor import native, ops
 from aie_tensor.dtypes import DType
 from aie_tensor.errors import (
     AieError,
+    CudaError,
     DoubleFreeError,
     EnvironmentLacksError,
     ForeignFreeError,
@@ -80,6 +83,7 @@ __all__ = [
     "BlockSlab",
     "BlockState",
     "ClassState",
+    "CudaError",
     "DType",
     "DoubleFreeError",
     "EnvironmentLacksError",
