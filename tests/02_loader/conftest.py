@@ -1,6 +1,7 @@
 """Builders of model files, byte by byte, so that a test can break exactly one rule."""
 
 import json
+import os
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,6 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# The fuzz tests of the parsers: the same examples at every run of the suite, so that it never fails by chance; a long
+# search with fresh examples is `AIE_FUZZ_EXAMPLES=100000 pytest tests/02_loader -k fuzz`.
+_EXAMPLES = os.environ.get("AIE_FUZZ_EXAMPLES")
+settings.register_profile(
+    "fuzz",
+    max_examples=int(_EXAMPLES or 250),
+    derandomize=_EXAMPLES is None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 
 U32, STRING, ARRAY = 4, 8, 9
 

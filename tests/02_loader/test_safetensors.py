@@ -135,6 +135,9 @@ BROKEN = {
     "offsets reversed": (entry(data_offsets=[32, 24]), MalformedHeaderError, "begin <= end"),
     "offsets of three": (entry(data_offsets=[24, 32, 32]), MalformedHeaderError, "begin <= end"),
     "offsets negative": (entry(data_offsets=[-8, 0]), MalformedHeaderError, "data_offsets is not a list"),
+    "offsets minus zero": (
+        json_text('{"b": {"dtype": "F16", "shape": [16], "data_offsets": [-0, 32]}}'),
+        MalformedHeaderError, "data_offsets is not a list"),
     "offsets text": (entry(data_offsets=["24", "32"]), MalformedHeaderError, "data_offsets is not a list"),
     "offsets float": (entry(data_offsets=[24.0, 32.0]), MalformedHeaderError, "data_offsets is not a list"),
     "out of file": (entry(data_offsets=[1000, 1008]), TruncatedFileError, "ends at byte 1,008"),

@@ -83,9 +83,25 @@ def _parse_table(path: Path, raw: bytes, lenient: Collection[Leniency]) -> dict[
             raise MalformedHeaderError(
                 f"{path}: the header does not start with '{{' but with white space; {remedy(Leniency.HEADER_SPACE)}"
             )
-    table = parse_json(raw, f"{path}: the header", max_depth=_MAX_DEPTH, lenient=lenient)
+    repeatable = _is_tensor_name if Leniency.DUPLICATE_KEYS in lenient else None
+    try:
+        table = parse_json(raw, f"{path}: the header", max_depth=_MAX_DEPTH, parse_int=_unsigned, repeatable=repeatable)
+    except MalformedHeaderError as error:
+        if "occurs twice" not in str(error) or repeatable is not None:
+            raise
+        raise MalformedHeaderError(f"{error}; {remedy(Leniency.DUPLICATE_KEYS)}") from error
     assert isinstance(table, dict), type(table)  # it starts with a brace and is valid JSON
     return table
+
+
+def _is_tensor_name(key: str) -> bool:
+    """The names that the format itself gives are not among those that may repeat."""
+    return key != "__metadata__" and key not in _FIELDS
+
+
+def _unsigned(digits: str) -> object:
+    """JSON's integers, except that −0 is none: the format's are unsigned."""
+    return int(digits) if digits != "-0" else digits
 
 
 def _metadata(path: Path, value: object, lenient: Collection[Leniency]) -> dict[str, str]:

@@ -7,12 +7,11 @@ text is measured (depth, number of values) before a single object is built.
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 from pathlib import Path
 
 from aie_loader.errors import MalformedHeaderError
-from aie_loader.formats.leniency import STRICT, Leniency, remedy
 from aie_loader.formats.source import SourceFile
 
 __all__ = ["optional_json_object", "parse_json", "read_json_object"]
@@ -30,14 +29,24 @@ def parse_json(
     *,
     max_depth: int = 32,
     max_values: int = 2_000_000,
-    lenient: Collection[Leniency] = STRICT,
+    parse_int: Callable[[str], object] = int,
+    repeatable: Callable[[str], bool] | None = None,
 ) -> object:
-    """The value that `raw` holds. MalformedHeaderError names `what` and the broken rule. Linear in `len(raw)`."""
-    hook = dict if Leniency.DUPLICATE_KEYS in lenient else _unique
+    """The value that `raw` holds. MalformedHeaderError names `what` and the broken rule. Linear in `len(raw)`.
+
+    `repeatable` says which keys may occur twice in an object (the last one counts): none, unless the caller says so.
+    """
+
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        result = dict(pairs)
+        if len(result) != len(pairs):
+            _check_unique((key for key, _ in pairs), repeatable)
+        return result
+
     _check_size(raw, what, max_depth, max_values)
     try:
         text = raw.decode("utf-8")
-        value: object = json.loads(text, object_pairs_hook=hook, parse_constant=_no_constant)
+        value: object = json.loads(text, object_pairs_hook=unique, parse_int=parse_int, parse_constant=_no_constant)
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate cannot be encoded
     except UnicodeError as error:
@@ -72,13 +81,12 @@ def _check_size(raw: bytes, what: str, max_depth: int, max_values: int) -> None:
         raise MalformedHeaderError(f"{what} nests deeper than {max_depth} levels")
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {twice!r} occurs twice in one object; {remedy(Leniency.DUPLICATE_KEYS)}")
-    return result
+def _check_unique(keys: Iterable[str], repeatable: Callable[[str], bool] | None) -> None:
+    seen: set[str] = set()
+    for key in keys:
+        if key in seen and not (repeatable and repeatable(key)):
+            raise ValueError(f"the key {key!r} occurs twice in one object")
+        seen.add(key)
 
 
 def _no_constant(name: str) -> object:

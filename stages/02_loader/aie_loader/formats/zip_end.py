@@ -1,7 +1,7 @@
 """The end of a zip archive, where reading one begins: it says where the directory is.
 
-The end record is found from the back, since a comment of any length may follow it. We take the one whose comment ends
-with the file, so that nothing can follow the archive.
+The end record is found from the back, since a comment of any length may follow it. The comment must end with the file,
+so that nothing can follow the archive.
 
 Layout: PKWARE's APPNOTE.TXT, sections 4.3.14 to 4.3.16.
 """
@@ -64,12 +64,12 @@ def find_directory(source: SourceFile) -> DirectoryPlace:
 
 
 def _find_end(tail: bytes) -> int | None:
-    at = len(tail)
-    while (at := tail.rfind(b"PK\x05\x06", 0, at)) >= 0:
-        if at + _END.size <= len(tail) and at + _END.size + _END.unpack_from(tail, at)[-1] == len(tail):
-            return at
-        at += 3  # so that the next search ends before this match
-    return None
+    """The last end record, whose comment must end with the file. An earlier one is not looked for: a comment that
+    looks like an end record is read in two ways by two programs."""
+    at = tail.rfind(b"PK\x05\x06")
+    if at < 0 or at + _END.size > len(tail):
+        return None
+    return at if at + _END.size + _END.unpack_from(tail, at)[-1] == len(tail) else None
 
 
 def _read_end64(source: SourceFile, offset: int, locator_offset: int) -> tuple[int, int, int, int, int, int]:
