@@ -4,7 +4,7 @@ A token is a run of bytes, not of characters: `你` may take two tokens, an emoj
 show replacement characters, and decoding the whole answer again for every token would cost O(n²). So the decoder keeps
 the few bytes that cannot be shown yet, at most three, and everything before them is out: O(1) per token.
 
-Invariant, for both decoders: whatever the ids and however they are cut into pushes, all the pushes' texts and that of
+Invariant, for all decoders: whatever the ids and however they are cut into pushes, all the pushes' texts and that of
 `finish()` joined together equal `Tokenizer.decode` of all the ids. Bytes that can become no character turn into U+FFFD
 as soon as that is certain, one for each maximal invalid part (the Unicode Standard, §3.9, "U+FFFD substitution").
 """
@@ -13,7 +13,7 @@ import codecs
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-__all__ = ["ByteFallbackDecoder", "ByteLevelDecoder", "IncrementalDecoder"]
+__all__ = ["ByteFallbackDecoder", "ByteLevelDecoder", "IncrementalDecoder", "MetaspaceDecoder"]
 
 _REPLACEMENT = "\ufffd"
 
@@ -95,3 +95,29 @@ class ByteFallbackDecoder:
             self._at_start = False
             return text.removeprefix(" ") if self._strips_space else text
         return text
+
+
+class MetaspaceDecoder:
+    """For SentencePiece vocabularies without tokens for bytes: every piece is text, with `▁` for the space.
+
+    `piece_of(id)` is None for ids that are skipped. `strips_space`: the `▁` of the first piece are no text.
+    """
+
+    __slots__ = ("_at_start", "_piece_of", "_strips_space")
+
+    def __init__(self, piece_of: Callable[[int], str | None], *, strips_space: bool) -> None:
+        self._piece_of = piece_of
+        self._strips_space = strips_space
+        self._at_start = True
+
+    def push(self, ids: Iterable[int]) -> str:
+        parts: list[str] = []
+        for piece in map(self._piece_of, ids):
+            if piece is not None:
+                parts.append(piece.replace("▁", "" if self._at_start and self._strips_space else " "))
+                self._at_start = False
+        return "".join(parts)
+
+    def finish(self) -> str:
+        self._at_start = True
+        return ""

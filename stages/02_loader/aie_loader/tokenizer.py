@@ -10,13 +10,17 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 import tokenizers
 
-from aie_loader.byte_level import byte_level_bpe, char_to_byte
+from aie_loader.byte_level import char_to_byte
 from aie_loader.errors import TokenizerError
-from aie_loader.incremental import ByteFallbackDecoder, ByteLevelDecoder, IncrementalDecoder
-from aie_loader.tokenizer_files import GGUFVocabulary, folder_token_ids
+from aie_loader.incremental import ByteFallbackDecoder, ByteLevelDecoder, IncrementalDecoder, MetaspaceDecoder
+from aie_loader.tokenizer_batch import BatchRules, EncodedBatch, encode_batch
+from aie_loader.tokenizer_files import FolderConfig, folder_batch_rules, folder_token_ids
+from aie_loader.tokenizer_folder import folder_backend
+from aie_loader.tokenizer_gguf import GGUFVocabulary
 from aie_tensor import InvalidInputError
 
 __all__ = ["Tokenizer"]
@@ -26,7 +30,7 @@ class Tokenizer:
     """Thread-safe once built. Ids are ints from 0 to `vocab_size` - 1.
 
     `eos_token_ids` end an answer, `special_ids` are the control tokens, which `decode` leaves out unless told
-    otherwise.
+    otherwise. `batch_rules` say how the model wants many texts padded and long ones cut.
     """
 
     def __init__(
@@ -35,10 +39,12 @@ class Tokenizer:
         *,
         bos_token_id: int | None = None,
         eos_token_ids: Sequence[int] = (),
+        batch_rules: BatchRules | None = None,
     ) -> None:
         self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
         self.bos_token_id = bos_token_id
         self.eos_token_ids = tuple(dict.fromkeys(eos_token_ids))
+        self.batch_rules = batch_rules or BatchRules()
         self._backend = backend
         self._plain_backend: tokenizers.Tokenizer | None = None
         self._lock = threading.Lock()
@@ -51,45 +57,68 @@ class Tokenizer:
     def from_gguf(cls, metadata: Mapping[str, object]) -> "Tokenizer":
         """Rebuild the tokenizer that a GGUF file describes under `tokenizer.ggml.*`. Raises `TokenizerError`."""
         vocabulary = GGUFVocabulary.parse(metadata)
-        backend = byte_level_bpe(vocabulary.tokens, vocabulary.merges, vocabulary.added, pre=vocabulary.pre)
-        if vocabulary.adds_bos and vocabulary.bos_token_id is not None:
-            bos = vocabulary.tokens[vocabulary.bos_token_id]
-            backend.post_processor = tokenizers.processors.TemplateProcessing(
-                single=f"{bos} $A", special_tokens=[(bos, vocabulary.bos_token_id)]
-            )
-        return cls(backend, bos_token_id=vocabulary.bos_token_id, eos_token_ids=vocabulary.eos_token_ids)
+        return cls(
+            vocabulary.build(),
+            bos_token_id=vocabulary.ids.get("bos"),
+            eos_token_ids=vocabulary.eos_token_ids,
+            batch_rules=vocabulary.batch_rules(),
+        )
 
     @classmethod
     def from_folder(cls, folder: Path) -> "Tokenizer":
-        """Read `tokenizer.json`, and the ids that begin and end a text from the JSON files beside it.
+        """Read `tokenizer.json`, or the older files in its place, and the ids that begin and end a text.
 
-        Raises `TokenizerError` when it is missing or broken.
+        Raises `TokenizerError` when there is no tokenizer, or none that can be read.
         """
-        path = Path(folder) / "tokenizer.json"
-        if not path.is_file():
-            raise TokenizerError(f"{folder} has no tokenizer.json")
-        try:
-            backend = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises bare Exception
-            raise TokenizerError(f"{path} is not a tokenizer that can be read: {error}") from error
+        config = FolderConfig.read(Path(folder))
+        backend = folder_backend(config)
+        rules = folder_batch_rules(config, backend)
         backend.no_padding()
         backend.no_truncation()
-        bos, eos = folder_token_ids(Path(folder), backend.token_to_id)
-        return cls(backend, bos_token_id=bos, eos_token_ids=eos)
+        bos, eos = folder_token_ids(config, backend.token_to_id)
+        return cls(backend, bos_token_id=bos, eos_token_ids=eos, batch_rules=rules)
 
-    def encode(self, text: str, *, add_special_tokens: bool = False, parse_special: bool = True) -> list[int]:
-        """Ids of `text`. `add_special_tokens` adds what the model wants around a text (usually nothing, or a BOS
-        token).
+    def encode(
+        self, text: str, pair: str | None = None, *, add_special_tokens: bool = False, parse_special: bool = True
+    ) -> list[int]:
+        """Ids of `text`, or of `text` and `pair` as one sequence, for models that compare two texts.
 
-        With `parse_special=False` markers such as `<|im_end|>` inside `text` are ordinary characters: for text that
-        must not be able to leave its turn. Raises `InvalidInputError` for text that is not valid Unicode (lone
-        surrogates).
+        `add_special_tokens` adds what the model wants around a text (often nothing, or a BOS token). With
+        `parse_special=False` markers such as `<|im_end|>` inside `text` are ordinary characters: for text that must not
+        be able to leave its turn. Raises `InvalidInputError` for text that is not valid Unicode (lone surrogates).
         """
         backend = self._backend if parse_special else self._without_special()
         try:
-            return backend.encode(text, add_special_tokens=add_special_tokens).ids
+            return backend.encode(text, pair, add_special_tokens=add_special_tokens).ids
         except TypeError as error:
             raise InvalidInputError("the text is not valid Unicode: it has a lone surrogate") from error
+
+    def encode_batch(
+        self,
+        texts: Sequence[str | tuple[str, str]],
+        *,
+        max_length: int | None = None,
+        truncate: bool = True,
+        pad_to: int | Literal["longest"] | None = None,
+        add_special_tokens: bool = True,
+        parse_special: bool = True,
+    ) -> EncodedBatch:
+        """Ids and lengths of many texts, or pairs of texts.
+
+        Texts of more than `max_length` tokens (special ones too; None: what the model was trained for) are cut, or,
+        with `truncate=False`, refused with `InvalidInputError`. `pad_to` is a number of tokens, or "longest" for the
+        length of the longest text; None pads nothing. The side of both is the model's (`batch_rules`).
+        """
+        backend = self._backend if parse_special else self._without_special()
+        return encode_batch(
+            backend,
+            texts,
+            self.batch_rules,
+            max_length=max_length,
+            truncate=truncate,
+            pad_to=pad_to,
+            add_special_tokens=add_special_tokens,
+        )
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """Text of `ids`. Bytes that are no UTF-8 become U+FFFD; ids without a token (padded vocabulary) vanish."""
@@ -111,13 +140,17 @@ class Tokenizer:
     def incremental(self, *, skip_special_tokens: bool = True) -> IncrementalDecoder:
         """A decoder for one stream. Raises `TokenizerError` for tokenizers that generate no text, such as BERT's."""
         skipped = self.special_ids if skip_special_tokens else frozenset()
+
+        def piece_of(token_id: int) -> str | None:
+            return None if token_id in skipped else self._backend.id_to_token(token_id)
+
         if self._decoder_kinds == ["ByteLevel"]:
             return ByteLevelDecoder(lambda token_id: b"" if token_id in skipped else self._bytes_of(token_id))
         if self._decoder_kinds in (["Replace", "ByteFallback", "Fuse"], ["Replace", "ByteFallback", "Fuse", "Strip"]):
-            return ByteFallbackDecoder(
-                lambda token_id: None if token_id in skipped else self._backend.id_to_token(token_id),
-                strips_space="Strip" in self._decoder_kinds,
-            )
+            return ByteFallbackDecoder(piece_of, strips_space="Strip" in self._decoder_kinds)
+        if self._decoder_kinds == ["Metaspace"]:
+            scheme = json.loads(self._backend.decoder.__getstate__()).get("prepend_scheme")
+            return MetaspaceDecoder(piece_of, strips_space=scheme != "never")
         kinds = " + ".join(self._decoder_kinds) or "none"
         raise TokenizerError(f"cannot stream text from a tokenizer with decoder {kinds}")
 

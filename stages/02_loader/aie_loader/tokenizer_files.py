@@ -1,93 +1,84 @@
-"""What model files say about their tokenizer, checked: GGUF metadata, and the JSON files of a Hugging Face folder."""
+"""What a Hugging Face folder says about its tokenizer beside the tokenizer itself: ids, special tokens, batching."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from aie_loader.byte_level import SUPPORTED_PRE_TOKENIZERS
+import tokenizers
+
 from aie_loader.errors import TokenizerError
 from aie_loader.formats import optional_json_object
+from aie_loader.tokenizer_batch import BatchRules
 
-__all__ = ["GGUFVocabulary", "folder_token_ids"]
+__all__ = ["FolderConfig", "folder_batch_rules", "folder_token_ids", "token_text"]
 
-_CONTROL, _USER_DEFINED = 3, 4  # of tokenizer.ggml.token_type
+_SANE_LENGTH = 1 << 30  # "no limit" is written as 1e30
 
 
 @dataclass(frozen=True, slots=True)
-class GGUFVocabulary:
-    """The `tokenizer.ggml.*` keys of a byte-level BPE tokenizer."""
+class FolderConfig:
+    """The JSON files that describe a tokenizer, read once; each {} where it is missing."""
 
-    tokens: list[str]  # id → text in the byte alphabet
-    merges: list[tuple[str, str]]  # in order of priority
-    added: dict[int, bool]  # id matched whole in the text → whether it is a control token
-    pre: str  # how text is split before merging
-    bos_token_id: int | None
-    eos_token_ids: tuple[int, ...]  # end of text, of turn, of message: each ends an answer
-    adds_bos: bool
+    folder: Path
+    tokenizer: Mapping[str, object]  # tokenizer_config.json
+    special: Mapping[str, object]  # special_tokens_map.json
+    added: Mapping[str, object]  # added_tokens.json
+    model: Mapping[str, object]  # config.json
 
     @classmethod
-    def parse(cls, metadata: Mapping[str, object]) -> "GGUFVocabulary":
-        """Raises `TokenizerError` naming the key that is missing, wrong or not supported."""
-        kind = metadata.get("tokenizer.ggml.model")
-        if kind is None:
-            raise TokenizerError("the file has no tokenizer (tokenizer.ggml.model)", param="tokenizer.ggml.model")
-        if kind != "gpt2":
-            raise TokenizerError(
-                f"tokenizer.ggml.model is {kind!r}; supported is gpt2 (byte-level BPE)", param="tokenizer.ggml.model"
-            )
-        pre = metadata.get("tokenizer.ggml.pre")
-        if not isinstance(pre, str):
-            raise TokenizerError(
-                "the file does not say how its tokenizer splits text (tokenizer.ggml.pre); convert the model again "
-                f"with a newer converter (supported: {', '.join(SUPPORTED_PRE_TOKENIZERS)})",
-                param="tokenizer.ggml.pre",
-            )
-        tokens = _strings(metadata, "tokenizer.ggml.tokens")
-        merges = [_pair(merge) for merge in _strings(metadata, "tokenizer.ggml.merges")]
-        types = metadata.get("tokenizer.ggml.token_type")
-        if types is None:
-            types = []
-        elif not isinstance(types, list | tuple) or len(types) != len(tokens):
-            raise TokenizerError("tokenizer.ggml.token_type must have one number per token")
-        eos = (_token_id(metadata, f"tokenizer.ggml.{name}_token_id", len(tokens)) for name in ("eos", "eot", "eom"))
-        return cls(
-            tokens,
-            merges,
-            {index: kind == _CONTROL for index, kind in enumerate(types) if kind in {_CONTROL, _USER_DEFINED}},
-            pre,
-            _token_id(metadata, "tokenizer.ggml.bos_token_id", len(tokens)),
-            tuple(dict.fromkeys(index for index in eos if index is not None)),
-            # Files of Llama 3 were written before the key existed, and its tokenizer does add the token.
-            bool(metadata.get("tokenizer.ggml.add_bos_token", pre == "llama-bpe")),
-        )
+    def read(cls, folder: Path) -> "FolderConfig":
+        """Raises `MalformedHeaderError` for a file that is not a JSON object."""
+        names = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json")
+        return cls(folder, *(optional_json_object(folder / name) for name in names))
+
+    def token(self, name: str, default: str | None = None) -> str | None:
+        """The text of the special token `name`, such as "pad_token"."""
+        return token_text(self.tokenizer.get(name)) or token_text(self.special.get(name)) or default
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.tokenizer.get(name)
+        return value if isinstance(value, bool) else default
+
+    def add_tokens_to(self, backend: tokenizers.Tokenizer) -> None:
+        """Have special and added tokens matched whole. Raises `TokenizerError` if an id is not the one promised."""
+        promised: dict[str, int] = {}
+        tokens: dict[str, tokenizers.AddedToken] = {}
+        for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"):
+            text = self.token(f"{name}_token")
+            if text:
+                tokens[text] = tokenizers.AddedToken(text, special=True, normalized=False, lstrip=name == "mask")
+        for text, index in self.added.items():
+            if isinstance(index, int):
+                promised[text] = index
+                tokens.setdefault(text, tokenizers.AddedToken(text, special=False, normalized=False))
+        described = self.tokenizer.get("added_tokens_decoder")
+        for index, token in described.items() if isinstance(described, Mapping) else ():
+            if isinstance(token, Mapping) and isinstance(text := token.get("content"), str) and str(index).isdecimal():
+                promised[text] = int(index)
+                flags = {key: token.get(key) is True for key in ("special", "lstrip", "rstrip", "normalized")}
+                tokens[text] = tokenizers.AddedToken(text, **flags)
+        vocabulary = backend.get_vocab_size(with_added_tokens=True)
+        for text in sorted(tokens, key=lambda text: promised.get(text, vocabulary)):
+            backend.add_tokens([tokens[text]])  # one at a time: new ones get the next ids in this order
+        for text, index in promised.items():
+            if backend.token_to_id(text) != index:
+                raise TokenizerError(
+                    f"{self.folder}: the token {text!r} has id {backend.token_to_id(text)}, "
+                    f"but the files beside the vocabulary say {index}"
+                )
 
 
-def _strings(metadata: Mapping[str, object], key: str) -> list[str]:
-    value = metadata.get(key)
-    if not isinstance(value, list | tuple) or not value or not all(isinstance(item, str) for item in value):
-        raise TokenizerError(f"{key} is missing or is not a list of texts", param=key)
-    return list(value)
+def token_text(token: object) -> str | None:
+    """A token in these files is a text, or, in older ones, an object: {"content": "</s>", "lstrip": false, …}."""
+    if isinstance(token, Mapping):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
 
 
-def _pair(merge: str) -> tuple[str, str]:
-    left, space, right = merge.partition(" ")
-    if not (left and space and right) or " " in right:
-        raise TokenizerError(
-            f"tokenizer.ggml.merges has {merge!r}, which is not two tokens", param="tokenizer.ggml.merges"
-        )
-    return left, right
-
-
-def _token_id(metadata: Mapping[str, object], key: str, num_tokens: int) -> int | None:
-    value = metadata.get(key)
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < num_tokens:
-        raise TokenizerError(f"{key} is {value!r}, but the vocabulary has {num_tokens} tokens", param=key)
-    return value
-
-
-def folder_token_ids(folder: Path, token_to_id: Callable[[str], int | None]) -> tuple[int | None, tuple[int, ...]]:
+def folder_token_ids(
+    config: FolderConfig, token_to_id: Callable[[str], int | None]
+) -> tuple[int | None, tuple[int, ...]]:
     """The BOS id and all EOS ids that a model folder names.
 
     generation_config.json and config.json give ids, tokenizer_config.json gives tokens; instruction-tuned models often
@@ -96,19 +87,36 @@ def folder_token_ids(folder: Path, token_to_id: Callable[[str], int | None]) -> 
     """
     bos: list[int] = []
     eos: list[int] = []
-    for name in ("generation_config.json", "config.json"):
-        config = optional_json_object(folder / name)
-        bos += _id_list(config.get("bos_token_id"))
-        eos += _id_list(config.get("eos_token_id"))
-    config = optional_json_object(folder / "tokenizer_config.json")
-    for key, ids in (("bos_token", bos), ("eos_token", eos)):
-        token = config.get(key)
-        if isinstance(token, Mapping):  # older files describe the token: {"content": "</s>", "lstrip": false, …}
-            token = token.get("content")
-        index = token_to_id(token) if isinstance(token, str) else None
+    for ids in (optional_json_object(config.folder / "generation_config.json"), config.model):
+        bos += _id_list(ids.get("bos_token_id"))
+        eos += _id_list(ids.get("eos_token_id"))
+    for name, found in (("bos_token", bos), ("eos_token", eos)):
+        token = config.token(name)
+        index = token_to_id(token) if token is not None else None
         if index is not None:
-            ids.append(index)
+            found.append(index)
     return (bos[0] if bos else None), tuple(dict.fromkeys(eos))
+
+
+def folder_batch_rules(config: FolderConfig, backend: tokenizers.Tokenizer) -> BatchRules:
+    """How the model wants texts padded and cut. What tokenizer.json itself has switched on is second choice."""
+    padding, truncation = backend.padding or {}, backend.truncation or {}
+    token = config.token("pad_token")
+    pad = backend.token_to_id(token) if token is not None else padding.get("pad_id")
+    sentence = optional_json_object(config.folder / "sentence_bert_config.json")
+    lengths = (sentence.get("max_seq_length"), config.tokenizer.get("model_max_length"), truncation.get("max_length"))
+    known = (length for length in lengths if isinstance(length, int) and 0 < length < _SANE_LENGTH)
+    return BatchRules(
+        pad_token_id=pad,
+        padding_side=_side(config.tokenizer.get("padding_side"), padding.get("direction")),
+        truncation_side=_side(config.tokenizer.get("truncation_side"), truncation.get("direction")),
+        max_length=next(known, None),
+    )
+
+
+def _side(*values: object) -> Literal["left", "right"]:
+    named = [value for value in values if isinstance(value, str)]
+    return "left" if named and named[0].lower() == "left" else "right"
 
 
 def _id_list(value: object) -> list[int]:
