@@ -27,6 +27,7 @@ ALLOWED = [
     r"bytes after the last tensor",  # and, where a tensor is smaller than its row says, has a rest
     r"big-endian",  # it reads them; we have no machine to try that on
     r"the unknown value type|neither 0 nor 1",  # it takes any byte for a truth value
+    r"is not valid UTF-8",  # it looks at the letters of a value only when it is asked for them
     r"is empty or",  # keys and names without letters
     r"nests arrays deeper",
     r"has \d+ dimensions; 1 to 4 are allowed",
@@ -189,9 +190,8 @@ def assert_same(ours: Checkpoint, reader: gguf.GGUFReader) -> None:
     fields = {name: field for name, field in reader.fields.items() if not name.startswith("GGUF.")}
     assert list(ours.metadata) == list(fields)
     for name, field in fields.items():
-        if ARRAY not in field.types[1:] and field.types[:1] != [
-            ARRAY
-        ]:  # it flattens nested arrays, and has no empty ones
+        # Nested arrays it flattens, and of empty ones it does not know the type.
+        if field.types[0] != ARRAY or (len(field.types) == 2 and field.types[1] != ARRAY):
             assert repr(ours.metadata[name]) == repr(field.contents()), name  # by `repr`, since NaN is not itself
     assert list(ours) == [tensor.name for tensor in reader.tensors]
     for tensor in reader.tensors:

@@ -27,6 +27,7 @@ _MAX_DIMS = 32
 _MAX_VALUES = 1 << 63
 DTYPES = {dtype.name: dtype for dtype in DType if not dtype.is_quantized}  # the format's names are ours
 _FIELDS = {"dtype", "shape", "data_offsets"}
+_FORMATS_OWN_KEYS = _FIELDS | {"__metadata__"}
 _JSON_SPACE = b" \t\r\n"
 
 
@@ -83,20 +84,24 @@ def _parse_table(path: Path, raw: bytes, lenient: Collection[Leniency]) -> dict[
             raise MalformedHeaderError(
                 f"{path}: the header does not start with '{{' but with white space; {remedy(Leniency.HEADER_SPACE)}"
             )
-    repeatable = _is_tensor_name if Leniency.DUPLICATE_KEYS in lenient else None
+    shadowed: list[tuple[str, object]] | None = [] if Leniency.DUPLICATE_KEYS in lenient else None
     try:
-        table = parse_json(raw, f"{path}: the header", max_depth=_MAX_DEPTH, parse_int=_unsigned, repeatable=repeatable)
+        table = parse_json(
+            raw,
+            f"{path}: the header",
+            max_depth=_MAX_DEPTH,
+            parse_int=_unsigned,
+            shadowed=shadowed,
+            unrepeatable=_FORMATS_OWN_KEYS,
+        )
     except MalformedHeaderError as error:
-        if "occurs twice" not in str(error) or repeatable is not None:
+        if "occurs twice" not in str(error) or shadowed is not None:
             raise
         raise MalformedHeaderError(f"{error}; {remedy(Leniency.DUPLICATE_KEYS)}") from error
     assert isinstance(table, dict), type(table)  # it starts with a brace and is valid JSON
+    for name, entry in shadowed or ():
+        _fields(f"{path}: tensor {name!r}", entry, lenient)
     return table
-
-
-def _is_tensor_name(key: str) -> bool:
-    """The names that the format itself gives are not among those that may repeat."""
-    return key != "__metadata__" and key not in _FIELDS
 
 
 def _unsigned(digits: str) -> object:
@@ -119,6 +124,30 @@ def _metadata(path: Path, value: object, lenient: Collection[Leniency]) -> dict[
 def _row(path: Path, name: str, entry: object, data_bytes: int, lenient: Collection[Leniency]) -> TensorInfo:
     """One tensor of the table; `offset` counts from the start of the data."""
     where = f"{path}: tensor {name!r}"
+    dtype, shape, (begin, end) = _fields(where, entry, lenient)
+    if len(shape) > _MAX_DIMS:
+        raise MalformedHeaderError(f"{where} has {len(shape)} dimensions; at most {_MAX_DIMS} are allowed")
+    num_values = 1
+    for dim in shape:
+        num_values *= dim
+        if num_values >= _MAX_VALUES:
+            raise MalformedHeaderError(f"{where} has 2^63 or more values")
+    if begin > end:
+        raise MalformedHeaderError(f"{where} has data_offsets that are not [begin, end] with begin <= end")
+    if end > data_bytes:
+        raise TruncatedFileError(
+            f"{path} is truncated: tensor {name!r} ends at byte {end:,} of the data, but the file has {data_bytes:,}"
+        )
+    num_bytes = _num_bytes(where, dtype, shape, num_values)
+    if end - begin != num_bytes:
+        raise MalformedHeaderError(
+            f"{where} is {dtype.name} {list(shape)}, which is {num_bytes:,} bytes, but spans {end - begin:,}"
+        )
+    return TensorInfo(name, dtype, shape, begin, num_bytes)
+
+
+def _fields(where: str, entry: object, lenient: Collection[Leniency]) -> tuple[DType, tuple[int, ...], tuple[int, int]]:
+    """dtype, shape and data_offsets of one entry, each of the right kind; what they mean together is not looked at."""
     if not isinstance(entry, dict) or not entry.keys() >= _FIELDS:
         raise MalformedHeaderError(f"{where} does not have exactly the fields dtype, shape and data_offsets")
     if len(entry) > len(_FIELDS) and Leniency.UNKNOWN_FIELDS not in lenient:
@@ -133,26 +162,9 @@ def _row(path: Path, name: str, entry: object, data_bytes: int, lenient: Collect
         )
     shape = _integers(where, "shape", entry["shape"])
     offsets = _integers(where, "data_offsets", entry["data_offsets"])
-    if len(shape) > _MAX_DIMS:
-        raise MalformedHeaderError(f"{where} has {len(shape)} dimensions; at most {_MAX_DIMS} are allowed")
-    num_values = 1
-    for dim in shape:
-        num_values *= dim
-        if num_values >= _MAX_VALUES:
-            raise MalformedHeaderError(f"{where} has 2^63 or more values")
-    if len(offsets) != 2 or offsets[0] > offsets[1]:
+    if len(offsets) != 2:
         raise MalformedHeaderError(f"{where} has data_offsets that are not [begin, end] with begin <= end")
-    begin, end = offsets
-    if end > data_bytes:
-        raise TruncatedFileError(
-            f"{path} is truncated: tensor {name!r} ends at byte {end:,} of the data, but the file has {data_bytes:,}"
-        )
-    num_bytes = _num_bytes(where, DTYPES[dtype], shape, num_values)
-    if end - begin != num_bytes:
-        raise MalformedHeaderError(
-            f"{where} is {dtype} {list(shape)}, which is {num_bytes:,} bytes, but spans {end - begin:,}"
-        )
-    return TensorInfo(name, DTYPES[dtype], shape, begin, num_bytes)
+    return DTYPES[dtype], shape, (offsets[0], offsets[1])
 
 
 def _num_bytes(where: str, dtype: DType, shape: tuple[int, ...], num_values: int) -> int:

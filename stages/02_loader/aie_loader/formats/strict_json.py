@@ -7,7 +7,7 @@ text is measured (depth, number of values) before a single object is built.
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from itertools import accumulate
 from pathlib import Path
 
@@ -30,17 +30,26 @@ def parse_json(
     max_depth: int = 32,
     max_values: int = 2_000_000,
     parse_int: Callable[[str], object] = int,
-    repeatable: Callable[[str], bool] | None = None,
+    shadowed: list[tuple[str, object]] | None = None,
+    unrepeatable: Collection[str] = (),
 ) -> object:
     """The value that `raw` holds. MalformedHeaderError names `what` and the broken rule. Linear in `len(raw)`.
 
-    `repeatable` says which keys may occur twice in an object (the last one counts): none, unless the caller says so.
+    A key that occurs twice in an object is an error, unless `shadowed` is given: then the last one counts, except for
+    those in `unrepeatable`, and `shadowed` holds afterwards what the outermost object said before.
     """
 
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         result = dict(pairs)
+        if shadowed is not None:
+            shadowed.clear()  # objects end from the inside out, so the outermost one is the last to come here
         if len(result) != len(pairs):
-            _check_unique((key for key, _ in pairs), repeatable)
+            twice = _shadowed(pairs)
+            unwanted = next((key for key, _ in twice if shadowed is None or key in unrepeatable), None)
+            if unwanted is not None:
+                raise ValueError(f"the key {unwanted!r} occurs twice in one object")
+            if shadowed is not None:
+                shadowed.extend(twice)
         return result
 
     _check_size(raw, what, max_depth, max_values)
@@ -81,12 +90,10 @@ def _check_size(raw: bytes, what: str, max_depth: int, max_values: int) -> None:
         raise MalformedHeaderError(f"{what} nests deeper than {max_depth} levels")
 
 
-def _check_unique(keys: Iterable[str], repeatable: Callable[[str], bool] | None) -> None:
-    seen: set[str] = set()
-    for key in keys:
-        if key in seen and not (repeatable and repeatable(key)):
-            raise ValueError(f"the key {key!r} occurs twice in one object")
-        seen.add(key)
+def _shadowed(pairs: list[tuple[str, object]]) -> list[tuple[str, object]]:
+    """The pairs after which their key comes again."""
+    later: set[str] = set()
+    return [(key, value) for key, value in reversed(pairs) if key in later or later.add(key)]  # type: ignore[func-returns-value]
 
 
 def _no_constant(name: str) -> object:
