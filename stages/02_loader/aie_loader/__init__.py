@@ -45,7 +45,9 @@ from aie_loader.incremental import IncrementalDecoder
 from aie_loader.known_models import KNOWN_MODELS, KnownModel
 from aie_loader.liveness import Lifetime, MemoryPlan, bound_nbytes, lifetimes, plan_memory
 from aie_loader.model import Model, load_model, load_tokenizer
+from aie_loader.packing import PackedTexts, pack_texts, without_padding
 from aie_loader.passes import fuse, fuse_qkv, fuse_residual, fuse_swiglu
+from aie_loader.predictor import Predictor, is_predictor, load_predictor
 from aie_loader.pulling import PullProgress, pull
 from aie_loader.rendering import render_dot, render_json, render_mermaid, render_svg, render_text
 from aie_loader.repository import ModelEntry, list_models, resolve, served_name
@@ -79,6 +81,8 @@ __all__ = [
     "ModelFileError",
     "ModelNotFoundError",
     "Node",
+    "PackedTexts",
+    "Predictor",
     "PullError",
     "PullProgress",
     "Shape",
@@ -98,11 +102,14 @@ __all__ = [
     "fuse_residual",
     "fuse_swiglu",
     "infer_shapes",
+    "is_predictor",
     "lifetimes",
     "list_models",
     "load_model",
+    "load_predictor",
     "load_tokenizer",
     "open_checkpoint",
+    "pack_texts",
     "plan_memory",
     "pull",
     "render_dot",
@@ -113,6 +120,7 @@ __all__ = [
     "resolve",
     "rotate",
     "served_name",
+    "without_padding",
     "write_tiny_gguf",
     "write_tiny_llama",
 ]

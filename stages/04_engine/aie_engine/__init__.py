@@ -25,6 +25,7 @@ from aie_engine.demo_model import demo_model
 from aie_engine.errors import EngineDeadError, UnsupportedOpError
 from aie_engine.local import LocalEngine
 from aie_engine.params import SamplingParams
+from aie_engine.predicting import GraphRunner, embed_texts, predict_ids, predict_texts
 from aie_engine.protocol import EngineClient, EngineInfo
 from aie_engine.requests import ErrorInfo, FinishReason, GenerateRequest, TokenEvent, TokenLogprobs
 from aie_engine.sizing import available_cores
@@ -47,6 +48,7 @@ __all__ = [
     "ErrorInfo",
     "FinishReason",
     "GenerateRequest",
+    "GraphRunner",
     "InvalidInputError",
     "LocalEngine",
     "QueueFullError",
@@ -62,7 +64,10 @@ __all__ = [
     "available_cores",
     "build_engine",
     "demo_model",
+    "embed_texts",
     "load_text_model",
+    "predict_ids",
+    "predict_texts",
     "run_program",
     "start_engine",
 ]

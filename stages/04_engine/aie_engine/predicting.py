@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aie_engine.executors.stateless import StatelessExecutor
-from aie_loader.packing import pack_texts
-from aie_loader.predictor import Predictor
+from aie_loader import Predictor, pack_texts
 from aie_tensor import InvalidInputError
 
 __all__ = ["GraphRunner", "embed_texts", "predict_ids", "predict_texts"]

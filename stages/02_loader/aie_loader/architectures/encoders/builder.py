@@ -115,7 +115,7 @@ class _Builder:
             case "states":
                 return x
             case "token":
-                return self._linear("cls.output", x, len(config.labels), hidden, node="logits")
+                return self._linear("token", x, len(config.labels), hidden, node="logits")
             case "pool":
                 pooled = [self._add(f"pool_{kind}", "pool_tokens", x, kind=kind) for kind in head.pooling]
                 joined = pooled[0] if len(pooled) == 1 else self._add("pooled", "concat", *pooled, axis=1)

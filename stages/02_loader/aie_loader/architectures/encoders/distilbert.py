@@ -40,7 +40,7 @@ DISTILBERT = EncoderFamily(
             "layer_output_norm": "output_layer_norm",
         },
     ),
-    heads={"cls": "pre_classifier", "cls.output": "classifier"},
+    heads={"cls": "pre_classifier", "cls.output": "classifier", "token": "classifier"},
     dense="cls",
     dense_activation="relu",
     training_heads=("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),

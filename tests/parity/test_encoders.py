@@ -1,0 +1,263 @@
+"""Every family of encoders and image models against the reference libraries: equal weights, equal outputs.
+
+The golden files come from `make_golden_encoders.py`; each model is loaded from a folder, as a user would load it.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+
+from aie_engine import embed_texts, predict_ids
+from aie_engine.executors import StatelessExecutor
+from aie_loader import Predictor, fuse, load_predictor, resolve
+from aie_loader.formats.safetensors_writer import write_safetensors
+from aie_loader.packing import pack_texts, without_padding
+from aie_tensor import AieError, Matrix
+
+sys.path.insert(0, str(Path(__file__).parent))
+from made_up import made_up
+from sentences import sentences
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "parity" / "encoders"
+TEXT = sorted(path.stem for path in GOLDEN.glob("*bert*.json"))
+IMAGES = sorted(path.stem for path in GOLDEN.glob("*resn*.json"))
+GRAPHS = {
+    "mlp": [
+        {"name": "h1", "op": "linear", "inputs": ["x", "fc1.weight", "fc1.bias"]},
+        {"name": "a1", "op": "relu", "inputs": ["h1"]},
+        {"name": "h2", "op": "linear", "inputs": ["a1", "fc2.weight", "fc2.bias"]},
+        {"name": "a2", "op": "relu", "inputs": ["h2"]},
+        {"name": "out", "op": "linear", "inputs": ["a2", "fc3.weight", "fc3.bias"]},
+    ],
+    "lenet": [
+        {"name": "c1", "op": "conv2d", "inputs": ["x", "conv1.weight", "conv1.bias"], "padding": [2, 2]},
+        {"name": "r1", "op": "relu", "inputs": ["c1"]},
+        {"name": "p1", "op": "max_pool2d", "inputs": ["r1"], "kernel": [2, 2]},
+        {"name": "c2", "op": "conv2d", "inputs": ["p1", "conv2.weight", "conv2.bias"]},
+        {"name": "r2", "op": "relu", "inputs": ["c2"]},
+        {"name": "p2", "op": "max_pool2d", "inputs": ["r2"], "kernel": [2, 2]},
+        {"name": "flat", "op": "flatten", "inputs": ["p2"]},
+        {"name": "h1", "op": "linear", "inputs": ["flat", "fc1.weight", "fc1.bias"]},
+        {"name": "a1", "op": "relu", "inputs": ["h1"]},
+        {"name": "h2", "op": "linear", "inputs": ["a1", "fc2.weight", "fc2.bias"]},
+        {"name": "a2", "op": "relu", "inputs": ["h2"]},
+        {"name": "out", "op": "linear", "inputs": ["a2", "fc3.weight", "fc3.bias"]},
+    ],
+}
+Folder = Callable[..., tuple[Path, dict[str, Any]]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    """A model folder like the one that the reference library saves, and its golden record."""
+
+    def write(name: str, *, rename: Callable[[str], str] = str, **config: object) -> tuple[Path, dict[str, Any]]:
+        record = json.loads((GOLDEN / f"{name}.json").read_text())
+        tensors = {n: Matrix.from_array(made_up(n, tuple(shape))) for n, shape in record["tensors"].items()}
+        write_safetensors(tmp_path / "model.safetensors", {rename(n): matrix for n, matrix in tensors.items()})
+        if "config" in record:
+            (tmp_path / "config.json").write_text(json.dumps({**record["config"], **config}))
+        if "texts" in record:
+            words = tokenizers.Tokenizer(tokenizers.models.WordLevel({f"w{i}": i for i in range(64)}, unk_token="w0"))
+            words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+            words.post_processor = tokenizers.processors.TemplateProcessing(
+                single="w2 $A w3", special_tokens=[("w2", 2), ("w3", 3)]
+            )
+            words.save(str(tmp_path / "tokenizer.json"))
+        return tmp_path, record
+
+    return write
+
+
+def agree(ours: Any, reference: Any, bound: float = 1e-4) -> None:
+    expected = np.array(reference, dtype=np.float32)
+    np.testing.assert_allclose(ours, expected, rtol=bound, atol=bound * np.abs(expected).max())
+
+
+def agree_per_text(predictor: Predictor, record: dict[str, Any]) -> None:
+    ours = predict_ids(predictor, record["texts"], token_types=record.get("token_types"))
+    for mine, expected in zip(ours, record["output"], strict=True):
+        agree(mine, expected)
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_text_models_equal_the_reference(folder: Folder, name: str) -> None:
+    path, record = folder(name)
+    predictor = load_predictor(path)
+    agree_per_text(predictor, record)
+    alone = [
+        predict_ids(predictor, [text], token_types=types and [types])[0]
+        for text, types in zip(record["texts"], record.get("token_types", [None] * 3), strict=True)
+    ]
+    for mine, expected in zip(alone, record["output"], strict=True):
+        agree(mine, expected)
+    runner = StatelessExecutor(fuse(predictor.graph))
+    fused = predict_ids(predictor, record["texts"], token_types=record.get("token_types"), runner=runner)
+    for mine, expected in zip(fused, record["output"], strict=True):
+        agree(mine, expected)
+
+
+def test_what_the_outputs_of_text_models_mean(folder: Folder) -> None:
+    found = {name: load_predictor(folder(name)[0]) for name in TEXT}
+    assert {name: predictor.output for name, predictor in found.items()} == {
+        "bert": "token_states",
+        "bert_masked": "token_states",
+        "bert_sequence": "logits",
+        "bert_token": "token_logits",
+        "distilbert": "token_states",
+        "distilbert_sequence": "logits",
+        "distilbert_token": "token_logits",
+        "roberta": "token_states",
+        "roberta_sequence": "logits",
+        "roberta_token": "token_logits",
+        "xlm_roberta": "logits",
+    }
+    assert found["bert_sequence"].labels == ("bad", "middling", "good")
+    assert found["bert_sequence"].problem == "single_label"
+    assert found["xlm_roberta"].problem == "regression"
+    assert found["bert_token"].labels == tuple(f"LABEL_{i}" for i in range(5))
+    assert (found["bert"].max_length, found["roberta"].max_length) == (32, 30)  # RoBERTa's positions begin at 2
+
+
+@pytest.mark.parametrize("kind", ["mean", "cls", "max"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert"])
+def test_pooling_heads(folder: Folder, name: str, kind: str) -> None:
+    path, record = folder(name)
+    predictor = load_predictor(path, head=kind)
+    assert predictor.output == "embedding"
+    pool = {"mean": lambda rows: rows.mean(0), "cls": lambda rows: rows[0], "max": lambda rows: rows.max(0)}[kind]
+    expected = [pool(np.array(rows, dtype=np.float32)) for rows in record["output"]]
+    agree(predict_ids(predictor, record["texts"], token_types=record.get("token_types")), expected)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta"])
+def test_the_pooler(folder: Folder, name: str) -> None:
+    path, record = folder(name)
+    predictor = load_predictor(path, head="pooler")
+    agree(predict_ids(predictor, record["texts"], token_types=record.get("token_types")), record["pooler"])
+
+
+def test_pooling_as_modules_json_says(folder: Folder) -> None:
+    path, record = folder("distilbert")
+    steps = [
+        {"idx": i, "path": f"{i}_{kind}" if i else "", "type": f"sentence_transformers.models.{kind}"}
+        for i, kind in enumerate(["Transformer", "Pooling", "Normalize"])
+    ]
+    (path / "modules.json").write_text(json.dumps(steps))
+    (path / "1_Pooling").mkdir()
+    modes = {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True, "pooling_mode_max_tokens": False}
+    (path / "1_Pooling" / "config.json").write_text(json.dumps(modes))
+    (path / "sentence_bert_config.json").write_text('{"max_seq_length": 9}')
+    predictor = load_predictor(path)
+    states = [np.array(rows, dtype=np.float32) for rows in record["output"]]
+    expected = np.stack([np.concatenate([rows[0], rows.mean(0)]) for rows in states])
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    agree(predict_ids(predictor, record["texts"]), expected)
+    assert predictor.max_length == 9
+    # A longer text loses its end but not the token that closes it.
+    assert predictor.encode("w5 w6") == [2, 5, 6, 3]
+    assert predictor.encode(" ".join(f"w{i}" for i in range(10, 30))) == [2, *range(10, 17), 3]
+
+
+def test_names_of_the_first_releases_and_without_the_familys_prefix(folder: Folder) -> None:
+    def old(name: str) -> str:
+        return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+
+    agree_per_text(*_loaded(folder("bert_masked", rename=old)))
+    agree_per_text(*_loaded(folder("bert", rename=lambda name: f"bert.{name}")))
+
+
+def _loaded(made: tuple[Path, dict[str, Any]]) -> tuple[Predictor, dict[str, Any]]:
+    return load_predictor(made[0]), made[1]
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_image_models_equal_the_reference(folder: Folder, name: str) -> None:
+    path, record = folder(name)
+    shape = tuple(record["input_shape"])
+    predictor = load_predictor(path, input_shape=shape[1:])
+    assert predictor.output == ("embedding" if name == "resnet_strides_first" else "image_logits")
+    assert predictor.image is not None
+    assert (predictor.image.channels, predictor.image.height, predictor.image.width) == shape[1:]
+    check_on_the_input(predictor, record)
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet"])
+def test_graph_files_equal_the_reference(folder: Folder, name: str) -> None:
+    path, record = folder(name)
+    shape = ["B", *record["input_shape"][1:]]
+    document = {"aie_graph": 1, "inputs": {"x": shape}, "nodes": GRAPHS[name], "outputs": ["out"]}
+    (path / "graph.json").write_text(json.dumps(document))
+    for given in (path, path / "graph.json", path / "model.safetensors"):
+        predictor = load_predictor(given)
+        assert predictor.output == ("logits" if name == "mlp" else "image_logits")
+        check_on_the_input(predictor, record)
+
+
+def test_a_sequential_network_from_its_weights_alone(folder: Folder) -> None:
+    path, record = folder("mlp")
+    check_on_the_input(load_predictor(path, input_shape=(20,)), record)
+
+
+def check_on_the_input(predictor: Predictor, record: dict[str, Any]) -> None:
+    """Also with the normalisations folded into the convolutions."""
+    shape = tuple(record["input_shape"])
+    given = made_up("input", shape) * np.float32(np.prod(shape[1:]) ** 0.5)
+    folded = fuse(predictor.graph)
+    assert all(node.op != "batch_norm" for node in folded.nodes)
+    for graph in (predictor.graph, folded):
+        out = StatelessExecutor(graph).run({graph.inputs[0]: given})[graph.outputs[0]]
+        agree(out, record["output"])
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Predictor:
+    try:
+        return load_predictor(resolve("minilm-l6"))
+    except AieError as error:
+        pytest.skip(str(error))
+
+
+def cosines(ours: Any, reference: Any) -> Any:
+    return np.sum(ours * reference, axis=1) / np.linalg.norm(ours, axis=1) / np.linalg.norm(reference, axis=1)
+
+
+@pytest.mark.real_model
+def test_minilm_embeds_200_sentences_as_the_reference_does(minilm: Predictor) -> None:
+    """Alone, in batches of neighbours, and in batches of other neighbours; each within 1e-5 of cosine, and closer."""
+    golden = np.load(GOLDEN / "minilm_l6.npz")
+    texts, vectors = sentences(), golden["vectors"]
+    ids = [minilm.encode(text) for text in texts]
+    assert [len(text) for text in ids] == golden["lengths"].tolist()
+    runner = StatelessExecutor(minilm.graph)
+    alone = np.stack(predict_ids(minilm, ids, runner=runner, batch_tokens=1))
+    order = np.random.default_rng(0).permutation(len(texts))
+    shuffled = embed_texts(minilm, [texts[index] for index in order], runner=runner, batch_tokens=700)
+    batched = np.empty_like(shuffled)
+    batched[order] = shuffled
+    for ours in (alone, batched):
+        assert cosines(ours, vectors).min() >= 1 - 1e-5
+        np.testing.assert_allclose(ours, vectors, atol=2e-6)
+    # The order of additions in a matrix product depends on its number of rows: equal but for rounding.
+    np.testing.assert_allclose(batched, alone, atol=1e-6)
+
+
+@pytest.mark.real_model
+def test_minilm_takes_a_padded_batch_and_its_mask(minilm: Predictor) -> None:
+    texts, vectors = sentences()[2:12], np.load(GOLDEN / "minilm_l6.npz")["vectors"][2:12]
+    ids = [minilm.encode(text) for text in texts]
+    runner = StatelessExecutor(minilm.graph)
+    for longest, left in ((max(map(len, ids)), False), (400, True)):
+        pads = [[0] * (longest - len(text)) for text in ids]
+        padded = [pad + text if left else text + pad for pad, text in zip(pads, ids, strict=True)]
+        ones = [[1] * len(text) for text in ids]
+        mask = [pad + one if left else one + pad for pad, one in zip(pads, ones, strict=True)]
+        packed = pack_texts(minilm.graph, without_padding(padded, mask))
+        out = runner.run(packed.inputs, packed.seq_starts)[minilm.graph.outputs[0]]
+        assert cosines(out, vectors).min() >= 1 - 1e-5
