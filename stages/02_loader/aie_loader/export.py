@@ -1,43 +1,161 @@
-"""A loaded Llama model as a Hugging Face folder in float32: what other frameworks, and our own suite, can read.
+"""A loaded decoder back into a file: one GGUF file, or a Hugging Face folder with safetensors.
 
-The one thing that is not a mere copy is the order of rows in Wq and Wk. GGUF stores them so that rotary pairs are
-neighbours, Hugging Face so that they are half a head apart:
+    export_tensors.py     the weights, in the names, shapes and orders of the format
+    export_gguf.py        the configuration as GGUF keys        export_tokenizer.py   the tokenizer as GGUF keys
+    export_json.py        the configuration as config.json      export_check.py       does the file say it all?
 
-    GGUF row 2i   of a head  ↔  row i          of the same head
-    GGUF row 2i+1            ↔  row i + D/2
+Tensors are made and written one at a time, so a model larger than memory can be converted.
 """
 
 import json
-from functools import partial
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
-from aie_loader.architectures import NAMES
-from aie_loader.config import ModelConfig
+from aie_loader.architectures import ARCHITECTURES
+from aie_loader.config import ModelConfig, RopeScaling
+from aie_loader.errors import UnsupportedModelError
+from aie_loader.export_check import check_same_model
+from aie_loader.export_gguf import file_type, gguf_family, gguf_metadata, rotary_divisors
+from aie_loader.export_json import config_json, json_family
+from aie_loader.export_tensors import AsStored, InPrecision, Layout, Types, stored_tensors
+from aie_loader.export_tokenizer import tokenizer_metadata
 from aie_loader.formats.safetensors_writer import PendingTensor, write_safetensors
+from aie_loader.gguf_writer import write_gguf
 from aie_loader.model import Model
-from aie_tensor import Matrix
+from aie_loader.precision import Precision
+from aie_tensor import DType, EnvironmentLacksError, InvalidInputError, Matrix
 
-__all__ = ["export_safetensors"]
+__all__ = ["Progress", "export_gguf", "export_safetensors"]
+
+Progress = Callable[[int, int], None]
+"""Takes bytes of tensors written so far, and bytes in all."""
+
+_FOLDER_FILES = (
+    "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "chat_template.jinja", "chat_template.json", "vocab.json", "vocab.txt", "merges.txt",
+    "tokenizer.model",
+)  # fmt: skip
+_TORCH_NAMES = {DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat16"}
+_OF_ONE_FILE = ("split.no", "split.count", "split.tensors.count", "general.alignment")
 
 
-def export_safetensors(model: Model, folder: Path | str) -> Path:
-    """Write config.json, model.safetensors (F32), tokenizer.json, tokenizer_config.json and the chat template.
+def export_gguf(
+    model: Model, path: Path | str, precision: Precision | None = None, *, progress: Progress | None = None
+) -> Path:
+    """Write one GGUF file, tokenizer and chat template included; it appears complete or not at all.
 
-    One tensor is expanded at a time. EnvironmentLacksError when the disk is full.
+    precision: of the matrices; None keeps each as it is. UnsupportedModelError, TokenizerError for what the format has
+    no way to say. EnvironmentLacksError when the disk is full.
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    tensors = {
-        NAMES[model.config.architecture].in_checkpoint(name): PendingTensor(
-            matrix.shape, partial(_expanded, name, matrix, model.config)
+    path = Path(path)
+    config = model.config
+    tensors: dict[str, PendingTensor | Matrix] = dict(
+        stored_tensors(config, model.graph, "gguf", _types(model, precision, "gguf"))
+    )
+    divisors = rotary_divisors(config)
+    if divisors is not None:
+        tensors["rope_freqs.weight"] = divisors
+    if model.format == "gguf":
+        metadata = {key: value for key, value in model.metadata.items() if key not in _OF_ONE_FILE}
+    else:
+        metadata = gguf_metadata(config, model.name)
+        _check_gguf(config, metadata, divisors)
+        metadata |= tokenizer_metadata(model.tokenizer, model.chat_template, config.vocab_size)
+    metadata["general.file_type"] = file_type(_bytes_by_type(tensors))
+    return write_gguf(path, metadata, _watched(tensors, progress))
+
+
+def export_safetensors(
+    model: Model, folder: Path | str, precision: Precision | None = None, *, progress: Progress | None = None
+) -> Path:
+    """Write config.json, model.safetensors, tokenizer.json, tokenizer_config.json and the chat template into `folder`.
+
+    precision: fp32, fp16 or bf16; None keeps plain types and expands blocks to F32, which loses nothing.
+    InvalidInputError for block precisions, UnsupportedModelError for what config.json has no way to say,
+    EnvironmentLacksError when the disk is full.
+    """
+    if precision is not None and precision.dtype.is_quantized:
+        raise InvalidInputError(
+            f"a safetensors folder holds fp32, fp16 or bf16; for {precision.name}, name a .gguf file", param="out"
         )
-        for name, matrix in model.graph.weights.items()
-    }
-    write_safetensors(folder / "model.safetensors", tensors)
-    _write_json(folder / "config.json", _config_json(model.config))
+    folder = Path(folder)
+    types = _types(model, precision, "safetensors")
+    # What was `llama` in GGUF may be Mistral here; the tensors have the same names.
+    tensors = stored_tensors(model.config, model.graph, "safetensors", types)
+    sizes = _bytes_by_type(tensors)
+    document = _config_document(model, _TORCH_NAMES[max(sizes, key=lambda dtype: sizes[dtype])])
+    write_safetensors(folder / "model.safetensors", _watched(tensors, progress))
+    try:
+        _write_json(folder / "config.json", document)
+        _write_text_files(model, folder)
+    except OSError as error:
+        raise EnvironmentLacksError(f"{folder} cannot be written: {error}") from error
+    return folder
+
+
+def _types(model: Model, precision: Precision | None, layout: Layout) -> Types:
+    return AsStored(layout) if precision is None else InPrecision(model.graph, precision)
+
+
+def _bytes_by_type(tensors: Mapping[str, PendingTensor | Matrix]) -> Mapping[DType, int]:
+    sizes: Counter[DType] = Counter()
+    for tensor in tensors.values():
+        sizes[tensor.dtype] += tensor.nbytes
+    return sizes
+
+
+def _watched(
+    tensors: Mapping[str, PendingTensor | Matrix], progress: Progress | None
+) -> Mapping[str, PendingTensor | Matrix]:
+    """The same tensors, with a report as each is made."""
+    if progress is None:
+        return tensors
+    total = sum(tensor.nbytes for tensor in tensors.values())
+    begun = 0
+
+    def watched(tensor: PendingTensor) -> PendingTensor:
+        def make() -> Matrix:
+            nonlocal begun
+            progress(begun, total)
+            begun += tensor.nbytes
+            return tensor.matrix()
+
+        return PendingTensor(tensor.shape, make, tensor.dtype)
+
+    return {name: tensor if isinstance(tensor, Matrix) else watched(tensor) for name, tensor in tensors.items()}
+
+
+def _check_gguf(config: ModelConfig, metadata: Mapping[str, object], divisors: Matrix | None) -> None:
+    from_gguf = ARCHITECTURES[gguf_family(config)].from_gguf
+    if from_gguf is None:
+        raise UnsupportedModelError(f"GGUF has no name for models of the family {config.architecture}")
+    read = from_gguf(metadata, "the GGUF file")
+    if divisors is not None:
+        read = replace(read, rope_scaling=RopeScaling("factors", factors=tuple(map(float, divisors.array()))))
+    check_same_model(config, read, "GGUF")
+
+
+def _config_document(model: Model, dtype: str) -> Mapping[str, object]:
+    if model.format == "safetensors":
+        named = {key: dtype for key in ("dtype", "torch_dtype") if key in model.metadata}
+        return {**model.metadata, **(named or {"torch_dtype": dtype})}
+    document = config_json(model.config, dtype, model.graph.weights)
+    read = ARCHITECTURES[json_family(model.config)].from_json(document, None, "config.json")
+    check_same_model(model.config, read, "config.json")
+    return document
+
+
+def _write_text_files(model: Model, folder: Path) -> None:
+    """The tokenizer and what belongs to it: copied from a folder, written anew from a GGUF file."""
+    if model.format == "safetensors":
+        source = model.path if model.path.is_dir() else model.path.parent
+        for name in _FOLDER_FILES:
+            if (source / name).is_file():
+                shutil.copyfile(source / name, folder / name)
+        return
     tokenizer, template = model.tokenizer, model.chat_template
     (folder / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
     ends = {"bos_token": tokenizer.bos_token_id, "eos_token": next(iter(tokenizer.eos_token_ids), None)}
@@ -47,43 +165,6 @@ def export_safetensors(model: Model, folder: Path | str) -> Path:
     )
     if template is not None:
         (folder / "chat_template.jinja").write_text(template.source, encoding="utf-8")
-    return folder
-
-
-def _expanded(name: str, matrix: Matrix, config: ModelConfig) -> npt.NDArray[np.float32]:
-    array = matrix.dequantize()
-    if config.rope_interleaved and (".attn_q." in name or ".attn_k." in name):
-        return _halves(array, config.head_dim)
-    return array
-
-
-def _halves(array: npt.NDArray[np.float32], head_dim: int) -> npt.NDArray[np.float32]:
-    """Rows of q or k, [H*D, …], from neighbouring rotary pairs to halves."""
-    pairs = array.reshape(-1, head_dim // 2, 2, *array.shape[1:])  # [H, D/2, 2, …]
-    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(array.shape)
-
-
-def _config_json(config: ModelConfig) -> dict[str, object]:
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "dtype": "float32",
-        "hidden_act": "silu",
-        "num_hidden_layers": config.num_layers,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
-        "vocab_size": config.vocab_size,
-        "max_position_embeddings": config.max_position_embeddings,
-        "rope_theta": config.rope_theta,
-        "rms_norm_eps": config.norm_eps,
-        "tie_word_embeddings": config.tie_word_embeddings,
-        "attention_bias": config.attention_bias,
-        "bos_token_id": config.bos_token_id,
-        "eos_token_id": list(config.eos_token_ids),
-    }
 
 
 def _write_json(path: Path, value: object) -> None:

@@ -1,10 +1,11 @@
 """Passes rewrite a graph into one that computes the same with fewer, larger operators. Each is `Graph -> Graph`.
 
 The unfused graph says what the model is; the fused one is what the C kernels run. The NumPy executor runs either, so
-that a pass can be checked: both must give the same.
+that a pass can be checked: both must give the same. `convert_weights` alone changes numbers, and is never implied.
 """
 
 from aie_loader.graph import Graph
+from aie_loader.passes.convert_weights import convert_weights
 from aie_loader.passes.dead_nodes import drop_dead_nodes
 from aie_loader.passes.fold_batch_norm import fold_batch_norm
 from aie_loader.passes.fold_constants import fold_constants
@@ -13,6 +14,7 @@ from aie_loader.passes.fuse_residual import fuse_residual
 from aie_loader.passes.fuse_swiglu import fuse_swiglu
 
 __all__ = [
+    "convert_weights",
     "drop_dead_nodes",
     "fold_batch_norm",
     "fold_constants",
