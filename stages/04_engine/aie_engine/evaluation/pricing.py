@@ -1,0 +1,188 @@
+"""The price of each precision of one model: bytes, time of a decode step, and distance from float32 on built-in text.
+
+Times are ratios. A step in each precision and one in the file's own take turns, and the medians are compared, so that a
+busy machine slows down both. With NumPy kernels all precisions are expanded to float32 and take the same time.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from aie_engine.config import KernelChoice
+from aie_engine.evaluation.comparing import Tally, compare_logits
+from aie_engine.evaluation.running import TextRunner
+from aie_engine.evaluation.texts import builtin_texts
+from aie_engine.executors import KernelKind
+from aie_loader import Model
+from aie_loader.precision import PRECISIONS, Precision
+from aie_tensor import EnvironmentLacksError
+
+__all__ = ["Price", "price_precisions"]
+
+Logits = npt.NDArray[np.float32]
+
+_DECODE_POSITION = 128
+_WARM_UP, _ROUNDS = 3, 15
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """One line of the table."""
+
+    precision: str  # "file" for the weights as they are stored
+    weight_bytes: int
+    bits_per_weight: float
+    step_s: float  # median of a decode step, one sequence
+    step_share: float  # of the file's own, measured in turns with it
+    mean_kl: float  # nats, against fp32
+    max_kl: float
+    agreement: float  # share of positions with the same likeliest token as fp32
+    perplexity: float
+    num_positions: int
+    kernels: KernelKind
+    num_threads: int
+
+
+def price_precisions(
+    model: Model,
+    chosen: Sequence[Precision] | None = None,
+    *,
+    kernels: KernelChoice = "auto",
+    num_threads: int = 1,
+    rounds: int = _ROUNDS,
+    report: Callable[[str], None] = lambda line: None,
+    arrived: Callable[[Price], None] = lambda price: None,
+) -> list[Price]:
+    """The file's own weights, then each of `chosen` (all where None is given), each against float32.
+
+    Two models are in memory at a time. The reference logits go to a temporary file; EnvironmentLacksError where the
+    disk is full. report: takes lines for a person; arrived: each price as it is known.
+    """
+    return _Pricing(model, kernels, num_threads, rounds, report, arrived).run(
+        list(PRECISIONS.values()) if chosen is None else chosen
+    )
+
+
+class _Pricing:
+    def __init__(
+        self,
+        model: Model,
+        kernels: KernelChoice,
+        num_threads: int,
+        rounds: int,
+        report: Callable[[str], None],
+        arrived: Callable[[Price], None],
+    ) -> None:
+        longest = model.config.max_position_embeddings
+        encode = model.tokenizer.encode
+        encoded = [encode(text, add_special_tokens=True)[:longest] for text in builtin_texts().values()]
+        self._texts = [ids for ids in encoded if len(ids) > 1]
+        self._model, self._kernels, self._num_threads = model, kernels, num_threads
+        self._rounds, self._report, self._arrived = rounds, report, arrived
+        self._num_weights = sum(int(np.prod(matrix.shape)) for matrix in model.graph.weights.values())
+        self._max_len = max(len(ids) for ids in self._texts)
+
+    def run(self, chosen: Sequence[Precision]) -> list[Price]:
+        own = self._open(None)
+        try:
+            with tempfile.TemporaryFile() as file:
+                prices = self._with_reference(own, chosen, _Kept(file))
+        except OSError as error:
+            raise EnvironmentLacksError(f"The logits of the reference cannot be kept in a file: {error}") from error
+        finally:
+            own.close()
+        return prices
+
+    def _with_reference(self, own: TextRunner, chosen: Sequence[Precision], kept: "_Kept") -> list[Price]:
+        reference = self._open(PRECISIONS["fp32"])
+        try:
+            for logits in self._all_logits(reference):
+                kept.append(logits)
+            prices = [self._price("file", own, own, kept)]
+            if PRECISIONS["fp32"] in chosen:
+                prices.append(self._price("fp32", own, reference, kept))
+        finally:
+            reference.close()
+        for precision in chosen:
+            if precision.name == "fp32":
+                continue
+            runner = self._open(precision)
+            try:
+                prices.append(self._price(precision.name, own, runner, kept))
+            finally:
+                runner.close()
+        return prices
+
+    def _price(self, name: str, own: TextRunner, runner: TextRunner, kept: "_Kept") -> Price:
+        tally = Tally()
+        targets = self._all_targets()
+        for ours, theirs, target in zip(self._all_logits(runner), kept, targets, strict=True):
+            tally.add(compare_logits(theirs, ours, np.asarray(target)))
+        own_s, step_s = self._alternate(own, runner)
+        price = Price(
+            precision=name,
+            weight_bytes=runner.weight_bytes,
+            bits_per_weight=8 * runner.weight_bytes / self._num_weights,
+            step_s=step_s,
+            step_share=step_s / own_s,
+            mean_kl=tally.mean_kl,
+            max_kl=tally.max_kl,
+            agreement=tally.agreement,
+            perplexity=tally.perplexity,
+            num_positions=tally.num_positions,
+            kernels=runner.kernels,
+            num_threads=self._num_threads,
+        )
+        self._arrived(price)
+        return price
+
+    def _open(self, precision: Precision | None) -> TextRunner:
+        return TextRunner(
+            self._model,
+            precision,
+            max_len=self._max_len,
+            kernels=self._kernels,
+            num_threads=self._num_threads,
+            report=self._report,
+        )
+
+    def _all_logits(self, runner: TextRunner) -> Iterator[Logits]:
+        for ids in self._texts:
+            yield from runner.logits(ids[:-1])
+
+    def _all_targets(self) -> Iterator[Sequence[int]]:
+        """The token after each of those whose logits `_all_logits` gives."""
+        for ids in self._texts:
+            yield from TextRunner.pieces(ids[1:])
+
+    def _alternate(self, own: TextRunner, runner: TextRunner) -> tuple[float, float]:
+        """Medians of a decode step of each, in turns."""
+        token, position = self._texts[0][0], min(_DECODE_POSITION, self._max_len - 1)
+        pairs = [
+            (own.decode_seconds(token, position), runner.decode_seconds(token, position))
+            for _ in range(_WARM_UP + self._rounds)
+        ][_WARM_UP:]
+        return median(pair[0] for pair in pairs), median(pair[1] for pair in pairs)
+
+
+class _Kept:
+    """Arrays of float32 in a file, read back in the order in which they were appended, as often as wanted."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._shapes: list[tuple[int, ...]] = []
+
+    def append(self, array: Logits) -> None:
+        self._file.write(np.ascontiguousarray(array).data)
+        self._shapes.append(array.shape)
+
+    def __iter__(self) -> Iterator[Logits]:
+        self._file.seek(0)
+        for shape in self._shapes:
+            raw = self._file.read(4 * int(np.prod(shape)))
+            yield np.frombuffer(raw, dtype=np.float32).reshape(shape)
