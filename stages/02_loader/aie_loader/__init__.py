@@ -8,7 +8,7 @@ Layers, lowest first; each imports only those above it in this list:
     graph.py, shapes.py  nodes, Kahn's algorithm, shapes
     passes/              rewrites of the graph: fusion
     architectures/       families of models: configuration and graph
-    repository.py …      which models are here, and how to get them; tiny.py: one made on the spot
+    repository/ …        which models are here, and how to get them; tiny.py: one made on the spot
     model.py             a path into all of this; export.py: back into files
 
 It knows nothing of requests and batches, and imports stage 1 only. Axes of shapes: see ARCHITECTURE.md.
@@ -50,7 +50,15 @@ from aie_loader.passes import fuse, fuse_qkv, fuse_residual, fuse_swiglu
 from aie_loader.predictor import Predictor, is_predictor, load_predictor
 from aie_loader.pulling import PullProgress, pull
 from aie_loader.rendering import render_dot, render_json, render_mermaid, render_svg, render_text
-from aie_loader.repository import ModelEntry, list_models, resolve, served_name
+from aie_loader.repository import (
+    FixedModels,
+    ModelEntry,
+    ModelRepository,
+    ModelVersion,
+    list_models,
+    resolve,
+    served_name,
+)
 from aie_loader.shapes import infer_shapes
 from aie_loader.tiny import write_tiny_gguf, write_tiny_llama
 from aie_loader.tokenizer import Tokenizer
@@ -62,6 +70,7 @@ __all__ = [
     "ChatTemplateError",
     "Checkpoint",
     "DuplicateNodeError",
+    "FixedModels",
     "Graph",
     "GraphCycleError",
     "GraphError",
@@ -80,6 +89,8 @@ __all__ = [
     "ModelEntry",
     "ModelFileError",
     "ModelNotFoundError",
+    "ModelRepository",
+    "ModelVersion",
     "Node",
     "PackedTexts",
     "Predictor",
