@@ -1,6 +1,7 @@
 """GGUF: values equal those of the `gguf` package; a broken rule is one typed error; claims allocate nothing."""
 
 import struct
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -218,6 +219,16 @@ def test_each_broken_rule_is_named(rule: str, gguf_file: Make, tmp_path: Path) -
     message = str(caught.value)
     assert words in message and str(path) in message and "\n" not in message
     assert caught.value.exit_code == 2
+
+
+def test_a_long_key_before_many_strings_takes_linear_time(gguf_file: Make, tmp_path: Path) -> None:
+    file = gguf_file()
+    file.keys.append((b"k" * 65_535, ARRAY, struct.pack("<IQ", STRING, 200_000) + bytes(8 * 200_000)))
+    path = tmp_path / "m.gguf"
+    path.write_bytes(file.bytes())
+    start = time.process_time()
+    assert read_gguf_header(path).metadata["k" * 65_535] == [""] * 200_000
+    assert time.process_time() - start < 10  # copying the key for each string would take a minute
 
 
 def test_every_truncation_is_one_clear_sentence(gguf_file: Make, scratch_file: Write) -> None:

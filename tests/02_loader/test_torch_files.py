@@ -209,6 +209,8 @@ BROKEN: dict[str, tuple[bytes, type[Exception], str]] = {
     "a bomb of zero strides": (
         archive(state(tensor(size=tup(number(1 << 40)), stride=tup(number(0))))),
         MalformedHeaderError, "shows the same bytes many times"),
+    "size of a list": (archive(b"\x80\x02ctorch\nSize\n]\x85R."), MalformedHeaderError, "not made from a tuple of at"),
+    "a long name": (archive(state(key=text("w" * 1025))), MalformedHeaderError, "over 1024 characters"),
     "storage missing": (archive(state(tensor(storage("7")))), TruncatedFileError, "storage '7', which is missing"),
     "storage too small": (archive(state(), {"data/0": bytes(20)}), MalformedHeaderError, "24 bytes, but has 20"),
     "storage too large": (archive(state(), {"data/0": bytes(28)}), MalformedHeaderError, "24 bytes, but has 28"),
@@ -240,7 +242,7 @@ def test_each_broken_rule_is_named(rule: str, tmp_path: Path) -> None:
 
 
 def test_deep_nesting_is_no_deep_recursion(tmp_path: Path) -> None:
-    depth = 300_000
+    depth = 60_000
     lists = b"\x80\x02" + b"]" * depth + b"a" * (depth - 1) + b"."
     with pytest.raises(MalformedHeaderError, match="holds a list"):
         open_torch(save(tmp_path / "a.pt", archive(lists)))
@@ -268,9 +270,9 @@ def test_training_values_are_metadata(tmp_path: Path) -> None:
 # The format before 1.6
 
 
-def test_every_truncation_of_the_old_format_is_refused(scratch_file: Callable[[bytes, str], Path]) -> None:
+def test_truncations_of_the_old_format_are_refused(scratch_file: Callable[[bytes, str], Path]) -> None:
     raw = (FILES / "legacy.pt").read_bytes()
-    for length in range(len(LEGACY_MAGIC), len(raw)):
+    for length in [*range(len(LEGACY_MAGIC), len(raw) - 140, 7), *range(len(raw) - 140, len(raw))]:
         with pytest.raises(ModelFileError):
             open_torch(scratch_file(raw[:length], ".pt"))
 

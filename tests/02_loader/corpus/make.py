@@ -53,6 +53,7 @@ def safetensors_files() -> dict[str, Entry]:
         "byte_order_mark": (safetensors("\ufeff{" + row() + "}", data), MALFORMED, "does not start with"),
         "surrogate": (safetensors('{"\\ud800":1}'), MALFORMED, "not valid UTF-8"),
         "not_a_number": (safetensors('{"x":NaN}'), MALFORMED, "NaN is not a JSON value"),
+        "unended_string": (safetensors('{"' + '\\"' * 4000), MALFORMED, "not valid JSON"),  # quadratic time, found here
         "deep": (safetensors('{"x":' + "[" * 3000 + "]" * 3000 + "}"), MALFORMED, "nests deeper"),
         "path_as_name": (safetensors("{" + row("../../etc/passwd") + "}", data), None, ""),
         "half_bytes": (safetensors("{" + row(dtype='"F4"', shape="[8,1]") + "}", data), MALFORMED, "end on a byte"),
@@ -155,6 +156,11 @@ def torch_files() -> dict[str, Entry]:
         "instance": (file(b"(iposix\nsystem\n."), UNSAFE, "instruction INST"),
         "new_object": (file(b"ctorch\nSize\n)\x81."), UNSAFE, "instruction NEWOBJ"),
         "memo_2_to_31": (file(b"Nr\xff\xff\xff\x7f0."), UNSAFE, "instruction POP"),  # 16 GB in Python's machine
+        "size_of_a_long_list": (  # quadratic memory, found here
+            file(b"](" + b"K\1" * 3000 + b"eq\0" + b"ctorch\nSize\nq\1" + b"h\1h\0\x85R0" * 10),
+            MALFORMED,
+            "at most 32",
+        ),
         "text_of_4_gb": (file(b"X\xff\xff\xff\xff"), TRUNCATED, "in the middle of an instruction"),
         "integer_of_2_gb": (file(b"\x8b\xff\xff\xff\x7f"), UNSAFE, "instruction LONG4"),
         "legacy_pickle": (pickle.dumps({"x": 1}, 2), "ModelFileError", "a bare pickle"),

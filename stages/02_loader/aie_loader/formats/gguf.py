@@ -98,7 +98,7 @@ def _read_header(source: SourceFile, lenient: Collection[Leniency]) -> GGUFHeade
             raise MalformedHeaderError(f"{source.path}: metadata key {index} is empty or longer than {_MAX_KEY_BYTES}")
         if key in metadata:
             raise MalformedHeaderError(f"{source.path}: metadata key {key!r} occurs twice")
-        what = f"metadata value {key!r}"
+        what = f"metadata value {key!r:.80}"  # short, since it is repeated for each element of an array
         metadata[key] = cursor.value(cursor.value_type(what), what)
     alignment = _alignment(source.path, metadata)
     rows = [_read_tensor_row(source.path, cursor, index) for index in range(num_tensors)]

@@ -16,8 +16,9 @@ from aie_loader.formats.source import SourceFile
 
 __all__ = ["optional_json_object", "parse_json", "read_json_object"]
 
-# Possessive quantifiers: no backtracking, so this is linear in time and needs no stack however long the string is.
-_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+# Possessive quantifiers: no backtracking, and no stack however long the string is. A string that nothing ends is
+# matched up to the end of the text, or else the search would begin anew at each quotation mark in it: quadratic time.
+_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _MAX_CONFIG_BYTES = 16 << 20
@@ -83,9 +84,9 @@ def optional_json_object(path: Path) -> dict[str, object]:
 
 def _check_size(raw: bytes, what: str, max_depth: int, max_values: int) -> None:
     skeleton = _STRINGS.sub(b"", raw)  # what is left has structure only: brackets and commas inside strings are gone
-    if skeleton.count(b",") + skeleton.count(b"[") + skeleton.count(b"{") > max_values:
-        raise MalformedHeaderError(f"{what} holds more than {max_values:,} values")
     brackets = skeleton.translate(None, _NOT_BRACKETS)
+    if skeleton.count(b",") + len(brackets) // 2 > max_values:  # before anything is done for each of them
+        raise MalformedHeaderError(f"{what} holds more than {max_values:,} values")
     if max(accumulate(_STEP[byte] for byte in brackets), default=0) > max_depth:
         raise MalformedHeaderError(f"{what} nests deeper than {max_depth} levels")
 

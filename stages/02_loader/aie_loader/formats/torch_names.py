@@ -108,9 +108,12 @@ def torch_names(where: str) -> Mapping[tuple[str, str], Named]:
         return arguments[0]
 
     def size(arguments: tuple[object, ...]) -> object:
-        if len(arguments) != 1 or not isinstance(arguments[0], tuple | list):
-            raise MalformedHeaderError(f"{where}: a torch.Size is not made from a tuple")
-        return tuple(arguments[0])
+        # Nothing is copied: one long list that is asked for a million times would be a million long copies.
+        if len(arguments) != 1 or not _are_sizes(arguments[0]):
+            raise MalformedHeaderError(
+                f"{where}: a torch.Size is not made from a tuple of at most {_MAX_DIMS} integers"
+            )
+        return arguments[0]
 
     names = {
         ("collections", "OrderedDict"): Named("OrderedDict", build=dictionary),

@@ -13,6 +13,7 @@ __all__ = ["collect_tensors", "materialize"]
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model")  # the usual names of the weights in a training checkpoint
 _MAX_DEPTH = 16
+_MAX_NAME = 1024
 _MOST_COPIES = 2  # bytes of copies per byte of the file
 
 Bytes = npt.NDArray[np.uint8]
@@ -43,6 +44,8 @@ def collect_tensors(root: object, budget: int, where: str) -> tuple[dict[str, Te
             raise MalformedHeaderError(f"{where}: its dictionaries refer to each other, which makes too many entries")
         for key, value in node.items():
             name = f"{prefix}{key}"
+            if len(name) > _MAX_NAME:  # a long name of a dictionary is repeated in that of each entry
+                raise MalformedHeaderError(f"{where}: {name[:40]!r}… is a name of over {_MAX_NAME} characters")
             if isinstance(value, TensorView):
                 tensors[name] = value
             elif isinstance(value, dict):
