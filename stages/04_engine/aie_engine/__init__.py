@@ -12,6 +12,7 @@ Layout, each line built on those above it:
     streams, registry, local             the engine in a thread of this process
     frames, recorder, worker, client     the engine in a process of its own, behind a pipe
     start, text                          what the stages above call first
+    need, golden, garbage                before a model is loaded, before it serves, and after it has gone
 
 It may import stages 1 to 3, by their public names, and knows nothing of HTTP. Stages 5 and 6 import this stage and none
 below it; what they need from below (errors, the text side of a model) is passed on here. Axes of shapes: see
@@ -22,8 +23,11 @@ from aie_engine.build import EngineParts, Report, build_engine
 from aie_engine.client import WorkerEngine
 from aie_engine.config import EngineConfig
 from aie_engine.demo_model import demo_model
-from aie_engine.errors import EngineDeadError, UnsupportedOpError
+from aie_engine.errors import EngineDeadError, ModelCheckError, UnsupportedOpError
+from aie_engine.garbage import collect_closed_engines
+from aie_engine.golden import Golden, check_engine, read_golden
 from aie_engine.local import LocalEngine
+from aie_engine.need import MemoryNeed, available_memory_bytes, memory_need
 from aie_engine.params import SamplingParams
 from aie_engine.predicting import GraphRunner, embed_texts, predict_ids, predict_texts
 from aie_engine.protocol import EngineClient, EngineInfo
@@ -33,6 +37,7 @@ from aie_engine.start import start_engine
 from aie_engine.stats import EngineStats
 from aie_engine.streams import TokenStream
 from aie_engine.text import TextModel, load_text_model
+from aie_loader import ModelVersion
 from aie_scheduler import QueueFullError, RequestTooLongError
 from aie_tensor import AieError, EnvironmentLacksError, InvalidInputError, run_program
 
@@ -48,9 +53,13 @@ __all__ = [
     "ErrorInfo",
     "FinishReason",
     "GenerateRequest",
+    "Golden",
     "GraphRunner",
     "InvalidInputError",
     "LocalEngine",
+    "MemoryNeed",
+    "ModelCheckError",
+    "ModelVersion",
     "QueueFullError",
     "Report",
     "RequestTooLongError",
@@ -62,12 +71,17 @@ __all__ = [
     "UnsupportedOpError",
     "WorkerEngine",
     "available_cores",
+    "available_memory_bytes",
     "build_engine",
+    "check_engine",
+    "collect_closed_engines",
     "demo_model",
     "embed_texts",
     "load_text_model",
+    "memory_need",
     "predict_ids",
     "predict_texts",
+    "read_golden",
     "run_program",
     "start_engine",
 ]

@@ -3,7 +3,8 @@
     AieError
     ├── EngineDeadError         503  exit 1   the worker is gone or gave up; another attempt later may work
     └── InvalidInputError
-        └── UnsupportedOpError  400  exit 2   the model's graph has an operator that these kernels do not know
+        ├── UnsupportedOpError  400  exit 2   the model's graph has an operator that these kernels do not know
+        └── ModelCheckError     400  exit 2   the model loads, but what it answers is wrong
 
 and those of earlier stages that pass through: `QueueFullError` (503), `RequestTooLongError` (400), loader errors. An
 error raised in a worker process is rebuilt in the front process by `rebuild`. What goes wrong with a single request
@@ -13,7 +14,7 @@ after it was accepted is never an exception but its last event.
 from aie_engine.requests import ErrorInfo
 from aie_tensor import AieError, EnvironmentLacksError, InvalidInputError
 
-__all__ = ["EngineDeadError", "UnsupportedOpError", "error_info", "rebuild"]
+__all__ = ["EngineDeadError", "ModelCheckError", "UnsupportedOpError", "error_info", "rebuild"]
 
 
 class EngineDeadError(AieError):
@@ -34,6 +35,12 @@ class UnsupportedOpError(InvalidInputError):
 
     def __init__(self, name: str, op: str, kernels: str) -> None:
         super().__init__(f"The {kernels} kernels do not know operator {op!r} of the model's graph, needed at {name!r}.")
+
+
+class ModelCheckError(InvalidInputError):
+    """An engine was started and does not answer as it must; the message says what came instead."""
+
+    code = "model_check_failed"
 
 
 def error_info(error: AieError) -> ErrorInfo:
