@@ -6,6 +6,7 @@ answer, and to know each token's bytes, which streaming needs (`incremental.py`)
 
 import copy
 import json
+import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -162,8 +163,7 @@ class Tokenizer:
         # The flag is a setting of the whole object, so threads that want it differently need an object each.
         with self._lock:
             if self._plain_backend is None:
-                self._plain_backend = copy.deepcopy(self._backend)
-                self._plain_backend.encode_special_tokens = True
+                self._plain_backend = _without_special_tokens(self._backend)
             return self._plain_backend
 
     def _check(self, token_id: int) -> None:
@@ -181,6 +181,23 @@ class Tokenizer:
         if "ByteFallback" in self._decoder_kinds and len(token) == 6 and token.startswith("<0x"):
             return bytes([int(token[3:5], 16)])
         return token.replace("▁", " ").encode()
+
+
+def _without_special_tokens(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """A copy for which the texts of special tokens are ordinary characters.
+
+    Unigram models still have these texts among their pieces; there the text is split behind its first character.
+    """
+    plain = copy.deepcopy(backend)
+    plain.encode_special_tokens = True
+    special = {index: token.content for index, token in backend.get_added_tokens_decoder().items() if token.special}
+    spelled = [text for index, text in special.items() if index in plain.encode(text, add_special_tokens=False).ids]
+    patterns = [f"{re.escape(text[0])}(?={re.escape(text[1:])})" for text in spelled if len(text) > 1]
+    if patterns:
+        split = tokenizers.pre_tokenizers.Split(tokenizers.Regex("|".join(patterns)), behavior="isolated")
+        steps = [split] if plain.pre_tokenizer is None else [plain.pre_tokenizer, split]
+        plain.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(steps)
+    return plain
 
 
 def _decoder_kinds(backend: tokenizers.Tokenizer) -> list[str]:

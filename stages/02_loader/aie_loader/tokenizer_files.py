@@ -101,8 +101,12 @@ def folder_token_ids(
 def folder_batch_rules(config: FolderConfig, backend: tokenizers.Tokenizer) -> BatchRules:
     """How the model wants texts padded and cut. What tokenizer.json itself has switched on is second choice."""
     padding, truncation = backend.padding or {}, backend.truncation or {}
-    token = config.token("pad_token")
-    pad = backend.token_to_id(token) if token is not None else padding.get("pad_id")
+    pad = padding.get("pad_id")
+    for token in (config.token("pad_token"), "[PAD]", "<pad>"):  # named, or what most models call it
+        index = backend.token_to_id(token) if token is not None else None
+        if index is not None:
+            pad = index
+            break
     sentence = optional_json_object(config.folder / "sentence_bert_config.json")
     lengths = (sentence.get("max_seq_length"), config.tokenizer.get("model_max_length"), truncation.get("max_length"))
     known = (length for length in lengths if isinstance(length, int) and 0 < length < _SANE_LENGTH)

@@ -22,8 +22,6 @@ from aie_loader.errors import TokenizerError
 __all__ = ["PieceType", "SentencePieceModel", "add_added_tokens", "sentencepiece", "wordpiece"]
 
 _SPACE = "▁"
-# For pieces that text must not be able to spell. Far below any sum of log-probabilities of real text.
-_NEVER = -1e9
 
 
 class PieceType(IntEnum):
@@ -136,11 +134,7 @@ def _merges(model: SentencePieceModel) -> list[tuple[str, str]]:
 
 
 def _unigram(model: SentencePieceModel) -> models.Unigram:
-    usable = {PieceType.NORMAL, PieceType.USER_DEFINED, PieceType.UNUSED}
-    vocab = [
-        (piece, score if kind in usable else _NEVER)
-        for piece, score, kind in zip(model.pieces, model.scores, model.types, strict=True)
-    ]
+    vocab = list(zip(model.pieces, model.scores, strict=True))
     return models.Unigram(vocab, unk_id=model.unknown_id, byte_fallback=PieceType.BYTE in model.types)
 
 
