@@ -15,13 +15,13 @@ import tokenizers
 import transformers
 
 HERE = Path(__file__).parent
-WORDS = (
+WORDS = (  # noqa: SIM905
     "the a and of to in is was for with on that it as his her they at be this from have or by one had not but what all "
     "were when we there can an your which their said if do will each about how up out them then she many some so these "
     "would other into has more two like him see time could no make than first been its who now people my made over did "
     "down only way find use may water long little very after words called just where most know tokens model prompt "
     "naïve café straße Ελλάδα мир привет 日本語 テキスト 12 345 6789 unhappiness running runner runs played playing"
-).split()  # noqa: SIM905
+).split()
 TEXTS = [
     "",
     " ",
