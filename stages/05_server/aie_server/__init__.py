@@ -4,7 +4,7 @@ Layout, each line built on those above it:
 
     config, errors                       limits, and what goes wrong
     http/                                sockets to requests, strictly; knows no models
-    served, gate                         what is served; the door that stage 6 guards
+    leases, served, control, gate        what is served, who still uses it, who loads it; the door that stage 6 guards
     stopping, text_output                token events to text
     metrics, metrics_catalog             Prometheus' text format, and every name we export
     api/                                 the endpoints
@@ -14,6 +14,7 @@ It may import stage 4 and nothing below it: no kernels, no blocks, no arrays.
 """
 
 from aie_server.config import HttpLimits, ServerConfig
+from aie_server.control import LoadFigures, LoadReport, ModelControl, PendingLoad, VersionState
 from aie_server.errors import (
     AddressInUseError,
     DeadlineExceededError,
@@ -26,6 +27,7 @@ from aie_server.errors import (
 )
 from aie_server.gate import AdmitRequest, Gate, OpenGate
 from aie_server.http import FramingError
+from aie_server.leases import Holding, Lease
 from aie_server.metrics import Counter, Gauge, Histogram, Metrics
 from aie_server.served import ModelTable, ServedModel, TextModel
 from aie_server.server import Server
@@ -41,11 +43,17 @@ __all__ = [
     "Gauge",
     "GenerationError",
     "Histogram",
+    "Holding",
     "HttpLimits",
+    "Lease",
+    "LoadFigures",
+    "LoadReport",
     "Metrics",
+    "ModelControl",
     "ModelNotFoundError",
     "ModelTable",
     "OpenGate",
+    "PendingLoad",
     "RouteError",
     "ServedModel",
     "Server",
@@ -55,4 +63,5 @@ __all__ = [
     "TextModel",
     "UnauthorizedError",
     "UnsupportedFieldError",
+    "VersionState",
 ]

@@ -40,6 +40,11 @@ class Counter:
             self.value += total - self._seen_total if total >= self._seen_total else total
             self._seen_total = total
 
+    def begin_anew(self) -> None:
+        """The next total is another counter's, whatever it is."""
+        with self._lock:
+            self._seen_total = 0.0
+
     def render(self, name: str, labels: Sequence[tuple[str, str]]) -> Iterable[str]:
         yield f"{name}{_label_text(labels)} {_number(self.value)}"
 
@@ -111,6 +116,11 @@ class Family(Generic[_C]):
             if child is None:
                 child = self._children[values] = self._make()
             return child
+
+    def forget(self, first: str) -> None:
+        """Drop the children whose first label is `first`: what they told of is no more."""
+        with self._lock:
+            self._children = {values: child for values, child in self._children.items() if values[:1] != (first,)}
 
     def render(self) -> Iterable[str]:
         with self._lock:

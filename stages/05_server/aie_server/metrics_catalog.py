@@ -2,11 +2,14 @@
 unchanged."""
 
 import os
+import threading
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
+from aie_server.control import ModelControl
 from aie_server.metrics import Counter, Histogram, Metrics
-from aie_server.served import ServedModel
+from aie_server.served import ModelTable, ServedModel
 
 __all__ = ["ModelMetrics", "ServerMetrics"]
 
@@ -90,6 +93,24 @@ class ServerMetrics:
             "engine_resident_memory_bytes", "Resident memory of the engine's process.", by_model
         )
         self._memory = registry.gauge("process_resident_memory_bytes", "Resident memory of the front process.")
+        self._loads = registry.counter("model_loads_total", "Versions that were loaded and put to serve.", by_model)
+        self._load_failures = registry.counter(
+            "model_load_failures_total", "Loads that failed and left everything as it was.", by_model
+        )
+        self._load_s = registry.counter("model_load_seconds_total", "Time spent in both.", by_model)
+        self._versions = registry.gauge(
+            "model_versions", "Versions in memory: serving, still held by requests, or being loaded.", by_model
+        )
+        self._engine_counters = (
+            self._preemptions, self._steps, self._batch_sum, self._prefilled, self._decoded, self._failed_steps,
+            self._step_s, self._execute_s,
+        )  # fmt: skip
+        self._engine_gauges = (
+            self._running, self._waiting, self._queue, self._kv_usage, self._batch, self._pool_memory,
+            self._kv_blocks, self._worker_memory,
+        )  # fmt: skip
+        self._scrape = threading.Lock()  # two scrapes at once would count an exchange of engines twice
+        self._seen: dict[str, weakref.ref[ServedModel]] = {}  # at the last one; a version that has gone is not kept
         registry.on_scrape(lambda: self._memory.labels().set(_resident_bytes()))
 
     def of_model(self, name: str) -> ModelMetrics:
@@ -103,9 +124,34 @@ class ServerMetrics:
             self._generation_length.labels(name),
         )
 
-    def watch(self, model: ServedModel) -> None:
-        """Read this model's engine at each scrape."""
-        self.registry.on_scrape(lambda: self._collect(model))
+    def watch(self, models: ModelTable) -> None:
+        """Read the engines of all models that serve, at each scrape."""
+        self.registry.on_scrape(lambda: self._collect_all(models))
+
+    def watch_loads(self, control: ModelControl) -> None:
+        """Read how often models were loaded, at each scrape."""
+        self.registry.on_scrape(lambda: self._collect_loads(control))
+
+    def _collect_loads(self, control: ModelControl) -> None:
+        for name, figures in control.figures().items():
+            self._loads.labels(name).set_total(figures.num_loads)
+            self._load_failures.labels(name).set_total(figures.num_failures)
+            self._load_s.labels(name).set_total(figures.seconds)
+            self._versions.labels(name).set(figures.num_versions)
+
+    def _collect_all(self, models: ModelTable) -> None:
+        with self._scrape, models.lease_all() as leased:
+            for model in leased:
+                seen = self._seen.get(model.name)
+                if seen is not None and seen() is not model:
+                    for counter in self._engine_counters:
+                        counter.labels(model.name).begin_anew()
+                self._collect(model)
+            now = {model.name: weakref.ref(model) for model in leased}
+            for gone in self._seen.keys() - now.keys():
+                for gauge in self._engine_gauges:
+                    gauge.forget(gone)
+            self._seen = now
 
     def _collect(self, model: ServedModel) -> None:
         stats, name = model.engine.stats(), model.name

@@ -1,13 +1,16 @@
 """What is being served: an engine, the text side of its model, and the name under which clients know it."""
 
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
 from aie_engine import EngineClient, InvalidInputError
 from aie_server.errors import ModelNotFoundError
+from aie_server.leases import Holding, Lease
 
 __all__ = [
     "ChatTemplate",
@@ -73,12 +76,13 @@ class TextModel(Protocol):
 
 @dataclass(frozen=True)
 class ServedModel:
-    """One model behind one name."""
+    """One version of a model behind one name. Never changed: a new version is a new object."""
 
     name: str
     engine: EngineClient
     text: TextModel
     created: int = field(default_factory=lambda: int(time.time()))
+    version: str | None = None  # where models have versions
 
     @property
     def max_seq_len(self) -> int:
@@ -101,25 +105,79 @@ def safe_token_bytes(tokenizer: Tokenizer, token_id: int) -> bytes:
 
 
 class ModelTable:
-    """The served models by name. The first one is meant when a request names none, or "default"."""
+    """The served models by name, in an order whose first is meant when a request names none, or "default".
 
-    def __init__(self, models: Sequence[ServedModel]) -> None:
-        if not models:
+    The mapping is never changed but replaced as a whole, so whoever looks sees all of it before a change or all of it
+    after. Thread-safe. `may_be_empty`: for a server whose models come later.
+    """
+
+    def __init__(self, models: Sequence[ServedModel] = (), *, may_be_empty: bool = False) -> None:
+        if not models and not may_be_empty:
             raise InvalidInputError("A server needs at least one model.")
-        self._models = {model.name: model for model in models}
-        if len(self._models) != len(models):
+        self._lock = threading.Lock()
+        self._holdings: Mapping[str, Holding] = {model.name: Holding(model, self._lock) for model in models}
+        if len(self._holdings) != len(models):
             raise InvalidInputError("Two models have the same name; give each its own.")
-        self.default = models[0]
 
     def __iter__(self) -> Iterator[ServedModel]:
-        return iter(self._models.values())
+        """For what is known without asking an engine. Who asks one needs a lease."""
+        return iter([holding.model for holding in self._holdings.values()])
 
-    def find(self, name: str | None) -> ServedModel:
-        """Raises `ModelNotFoundError` that lists the names there are."""
-        if name is None or name in self._models:
-            return self.default if name is None else self._models[name]
-        if name == "default":
-            return self.default
-        raise ModelNotFoundError(
-            f"The model {name[:200]!r} does not exist here; there is {', '.join(self._models)}.", param="model"
+    def __len__(self) -> int:
+        return len(self._holdings)
+
+    @property
+    def default(self) -> ServedModel:
+        """Raises `ModelNotFoundError` where there is none."""
+        return self._find(None).model
+
+    def lease(self, name: str | None) -> Lease:
+        """The version that serves `name` now, kept until the lease is closed. Raises `ModelNotFoundError` that lists
+        the names there are."""
+        with self._lock:  # between finding it and counting, nobody may retire it
+            return self._find(name).lease()
+
+    @contextmanager
+    def lease_all(self) -> Iterator[list[ServedModel]]:
+        """Every version that serves now, kept while the context is open."""
+        with self._lock:
+            leases = [holding.lease() for holding in self._holdings.values()]
+        try:
+            yield [lease.model for lease in leases]
+        finally:
+            for lease in leases:
+                lease.close()
+
+    def put(self, model: ServedModel) -> Holding | None:
+        """Serve `model` under its name from now on; the first of its name comes last in the order. Gives what served
+        before, to be retired."""
+        with self._lock:
+            before = self._holdings.get(model.name)
+            self._holdings = {**self._holdings, model.name: Holding(model, self._lock)}
+        return before
+
+    def remove(self, name: str) -> Holding:
+        """Serve `name` no longer. Gives what served it, to be retired. Raises `ModelNotFoundError`."""
+        with self._lock:
+            if name not in self._holdings:
+                raise self._not_found(name)
+            holdings = dict(self._holdings)
+            removed = holdings.pop(name)
+            self._holdings = holdings
+        return removed
+
+    def _find(self, name: str | None) -> Holding:
+        holdings = self._holdings
+        if name is not None and name in holdings:
+            return holdings[name]
+        if holdings and name in (None, "default"):
+            return next(iter(holdings.values()))
+        raise self._not_found(name)
+
+    def _not_found(self, name: str | None) -> ModelNotFoundError:
+        if not self._holdings:
+            return ModelNotFoundError("No model is loaded here at the moment.", param="model")
+        return ModelNotFoundError(
+            f"The model {(name or '')[:200]!r} does not exist here; there is {', '.join(self._holdings)}.",
+            param="model",
         )

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from aie_engine import AieError
 from aie_server.access_log import AccessRecord, log_access
+from aie_server.api import repository
 from aie_server.api.chat import ChatEndpoint
 from aie_server.api.completions import CompletionsEndpoint
 from aie_server.api.generation import GenerationContext
@@ -16,6 +17,7 @@ from aie_server.api.status import HealthEndpoint, index_endpoint, metrics_endpoi
 from aie_server.api.tokenize import DetokenizeEndpoint, TokenizeEndpoint
 from aie_server.auth import ApiKeys
 from aie_server.config import HttpLimits, ServerConfig
+from aie_server.control import ModelControl
 from aie_server.errors import RouteError, ServerDrainingError, UnauthorizedError, error_object, retry_after_header
 from aie_server.gate import AdmitRequest, Gate, OpenGate
 from aie_server.http import Handler, Listener, RequestHead, Response, Route, Router, json_response
@@ -30,12 +32,14 @@ class Server:
     """Binds when made (so a port in use is known at once), answers after `start` or `serve_forever`.
 
     It owns its sockets and threads and nothing else: engines are closed by whoever made them, after the server.
+    control: loads and unloads the models of a table while the server answers; without it they stay as they are.
     """
 
     def __init__(
         self,
-        models: Sequence[ServedModel],
+        models: Sequence[ServedModel] | ModelTable,
         *,
+        control: ModelControl | None = None,
         host: str = "127.0.0.1",
         port: int = 8000,
         gate: Gate | None = None,
@@ -44,12 +48,14 @@ class Server:
         config: ServerConfig | None = None,
     ) -> None:
         self.config = config or ServerConfig()
-        self.models = ModelTable(models)
+        self.models = models if isinstance(models, ModelTable) else ModelTable(models)
+        self._control = control
         self._keys = ApiKeys(api_keys)
         self._drain_gate = _DrainGate(gate or OpenGate())
         self._metrics = ServerMetrics(metrics or Metrics(self.config.metrics_prefix))
-        for model in self.models:
-            self._metrics.watch(model)
+        self._metrics.watch(self.models)
+        if control is not None:
+            self._metrics.watch_loads(control)
         self._router = self._routes()
         self._finished = threading.Event()
         self._listener = Listener(host, port, self)
@@ -171,6 +177,22 @@ class Server:
         add("GET", "/v1/models/{model}", ModelEndpoint(self.models), "one of them")
         add("POST", "/tokenize", TokenizeEndpoint(self.models, self.config), "text or messages to token ids")
         add("POST", "/detokenize", DetokenizeEndpoint(self.models), "token ids to text")
+        if self._control is not None:
+            poll_s = self.config.disconnect_poll_s
+            for method in ("GET", "POST"):
+                add(method, "/v2/repository/index", repository.index_endpoint(self._control), "versions and states")
+            add(
+                "POST",
+                f"{repository.PREFIX}{{model}}/load",
+                repository.load_endpoint(self._control, poll_s),
+                "put a version to serve, in place of the old one",
+            )
+            add(
+                "POST",
+                f"{repository.PREFIX}{{model}}/unload",
+                repository.unload_endpoint(self._control),
+                "take a model away",
+            )
         add("GET", "/health", health, "200 when a request would be served", is_open=True)
         add("GET", "/metrics", metrics_endpoint(self.metrics), "figures for Prometheus", is_open=True)
         add("GET", "/debug/memory", MemoryEndpoint(self.models), "what the engines hold, and who asked for it")

@@ -23,22 +23,23 @@ class ChatEndpoint:
 
     def __call__(self, request: Request) -> Response | StreamingResponse:
         config = self._context.config
-        fields, model = begin(request, self._models)
-        stream = parse_stream_options(fields)
-        logprobs = _parse_logprobs(fields, config)
-        output = parse_output_options(fields, config, with_logprobs=logprobs is not None)
-        max_tokens = parse_max_tokens(fields)
-        sampling_for = parse_sampling(fields, config, vocab_size=model.engine.info.vocab_size, logprobs=logprobs)
-        generation = Generation(self._context, model, request, output)
-        with generation.admitted():  # everything cheap has been checked; rendering and tokenizing come last
-            prompt = chat_prompt(fields, model, config)
-            room = check_context(model, len(prompt), max_tokens, param="messages")
-            if max_tokens is None and config.max_default_chat_tokens is not None:
-                room = min(room, config.max_default_chat_tokens)
-            generation.submit([prompt], sampling_for(room))
-        return Answer(
-            Envelope.new("chat", model.name), generation, model.text.tokenizer, stream, logprobs is not None
-        ).respond()
+        with begin(request, self._models) as (fields, lease):
+            model = lease.model
+            stream = parse_stream_options(fields)
+            logprobs = _parse_logprobs(fields, config)
+            output = parse_output_options(fields, config, with_logprobs=logprobs is not None)
+            max_tokens = parse_max_tokens(fields)
+            sampling_for = parse_sampling(fields, config, vocab_size=model.engine.info.vocab_size, logprobs=logprobs)
+            generation = Generation(self._context, lease.share(), request, output)
+            with generation.admitted():  # everything cheap has been checked; rendering and tokenizing come last
+                prompt = chat_prompt(fields, model, config)
+                room = check_context(model, len(prompt), max_tokens, param="messages")
+                if max_tokens is None and config.max_default_chat_tokens is not None:
+                    room = min(room, config.max_default_chat_tokens)
+                generation.submit([prompt], sampling_for(room))
+            return Answer(
+                Envelope.new("chat", model.name), generation, model.text.tokenizer, stream, logprobs is not None
+            ).respond()
 
 
 def _parse_logprobs(fields: Fields, config: ServerConfig) -> int | None:

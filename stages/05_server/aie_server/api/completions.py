@@ -21,22 +21,23 @@ class CompletionsEndpoint:
 
     def __call__(self, request: Request) -> Response | StreamingResponse:
         config = self._context.config
-        fields, model = begin(request, self._models)
-        stream = parse_stream_options(fields)
-        logprobs = fields.integer("logprobs", low=0, high=config.max_top_logprobs)
-        output = parse_output_options(fields, config, with_logprobs=logprobs is not None)
-        max_tokens = parse_max_tokens(fields)
-        sampling_for = parse_sampling(fields, config, vocab_size=model.engine.info.vocab_size, logprobs=logprobs)
-        generation = Generation(self._context, model, request, output)
-        with generation.admitted():
-            prompts = completion_prompts(fields, model, config)
-            longest = max(len(prompt) for prompt in prompts)
-            shortest = min(len(prompt) for prompt in prompts)
-            if max_tokens is None:  # a default must not be the reason for a refusal
-                max_tokens = min(config.default_completion_tokens, max(1, model.max_seq_len - longest))
-            check_context(model, shortest, None, param="prompt")
-            check_context(model, longest, max_tokens, param="prompt")
-            generation.submit(prompts, sampling_for(max_tokens))
-        return Answer(
-            Envelope.new("completion", model.name), generation, model.text.tokenizer, stream, logprobs is not None
-        ).respond()
+        with begin(request, self._models) as (fields, lease):
+            model = lease.model
+            stream = parse_stream_options(fields)
+            logprobs = fields.integer("logprobs", low=0, high=config.max_top_logprobs)
+            output = parse_output_options(fields, config, with_logprobs=logprobs is not None)
+            max_tokens = parse_max_tokens(fields)
+            sampling_for = parse_sampling(fields, config, vocab_size=model.engine.info.vocab_size, logprobs=logprobs)
+            generation = Generation(self._context, lease.share(), request, output)
+            with generation.admitted():
+                prompts = completion_prompts(fields, model, config)
+                longest = max(len(prompt) for prompt in prompts)
+                shortest = min(len(prompt) for prompt in prompts)
+                if max_tokens is None:  # a default must not be the reason for a refusal
+                    max_tokens = min(config.default_completion_tokens, max(1, model.max_seq_len - longest))
+                check_context(model, shortest, None, param="prompt")
+                check_context(model, longest, max_tokens, param="prompt")
+                generation.submit(prompts, sampling_for(max_tokens))
+            return Answer(
+                Envelope.new("completion", model.name), generation, model.text.tokenizer, stream, logprobs is not None
+            ).respond()

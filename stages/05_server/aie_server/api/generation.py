@@ -1,9 +1,9 @@
 """From token ids to deltas of text: admission, submission, waiting, cancellation, measurement. The same for both
 endpoints.
 
-A `Generation` holds the gate from `admitted` to `close`, and one engine request per choice. Whatever happens in between
-(an error, a client that left, a stop string), `close` cancels what still runs, so that the engine frees its blocks
-within one step.
+A `Generation` holds its lease on the model until `close`, the gate from `admitted` on, and one engine request per
+choice. Whatever happens in between (an error, a client that left, a stop string), `close` cancels what still runs, so
+that the engine frees its blocks within one step.
 """
 
 import itertools
@@ -18,8 +18,8 @@ from aie_server.config import ServerConfig
 from aie_server.errors import DeadlineExceededError, GenerationError, ServerDrainingError
 from aie_server.gate import AdmitRequest, Gate
 from aie_server.http.messages import ClientGoneError, Request
+from aie_server.leases import Lease
 from aie_server.metrics_catalog import ModelMetrics, ServerMetrics
-from aie_server.served import ServedModel
 from aie_server.text_output import Delta, OutputOptions, TextOutput
 
 __all__ = ["Choice", "Generation", "GenerationContext", "Usage"]
@@ -61,15 +61,16 @@ class Choice:
 
 class Generation:
     """Use as a context manager, or call `close` yourself. Iterating gives `(choice, delta)` until every choice has
-    ended."""
+    ended. `lease` is the generation's own from now on."""
 
-    def __init__(self, context: GenerationContext, model: ServedModel, request: Request, output: OutputOptions) -> None:
+    def __init__(self, context: GenerationContext, lease: Lease, request: Request, output: OutputOptions) -> None:
         self._context = context
-        self._model = model
+        self._model = model = lease.model
         self._request = request
         self._output = output
         self._metrics: ModelMetrics = context.metrics.of_model(model.name)
         self._exit = ExitStack()
+        self._exit.callback(lease.close)
         self._started_s = time.monotonic()
         self._alive_s = self._started_s  # when the engine was last seen alive
         self._looked_s = self._started_s  # when somebody last looked whether the client is still there

@@ -1,6 +1,7 @@
 """GET /debug/memory[?model=NAME]: what each engine holds and for whom, as `aie memdebug --url` reads it."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from urllib.parse import parse_qs
 
 from aie_engine import InvalidInputError
@@ -25,16 +26,21 @@ class MemoryEndpoint:
         self._models = models
 
     def __call__(self, request: Request) -> Response:
-        return json_response({model.name: _snapshot(model) for model in self._asked_for(request.head.query)})
+        names = _asked_for(request.head.query)
+        if names is None:
+            with self._models.lease_all() as models:
+                return json_response({model.name: _snapshot(model) for model in models})
+        with ExitStack() as leases:
+            asked = [leases.enter_context(self._models.lease(name)).model for name in names]
+            return json_response({model.name: _snapshot(model) for model in dict.fromkeys(asked)})
 
-    def _asked_for(self, query: str) -> Sequence[ServedModel]:
-        """Raises `ModelNotFoundError` (404), and `InvalidInputError` for what is no such query."""
-        fields = parse_qs(query, keep_blank_values=True)
-        if unknown := set(fields) - {"model"}:
-            raise InvalidInputError(f"The query may name a model, nothing else: {sorted(unknown)[0][:50]!r}.")
-        if not fields:
-            return list(self._models)
-        return list(dict.fromkeys(self._models.find(name) for name in fields["model"]))
+
+def _asked_for(query: str) -> Sequence[str] | None:
+    """None: all. Raises `InvalidInputError` for what is no such query."""
+    fields = parse_qs(query, keep_blank_values=True)
+    if unknown := set(fields) - {"model"}:
+        raise InvalidInputError(f"The query may name a model, nothing else: {sorted(unknown)[0][:50]!r}.")
+    return fields.get("model")
 
 
 def _snapshot(model: ServedModel) -> dict[str, object]:

@@ -15,7 +15,8 @@ class ModelsEndpoint:
         self._models = models
 
     def __call__(self, _: Request) -> Response:
-        return json_response({"object": "list", "data": [_model_object(model) for model in self._models]})
+        with self._models.lease_all() as models:
+            return json_response({"object": "list", "data": [_model_object(model) for model in models]})
 
 
 class ModelEndpoint:
@@ -26,11 +27,13 @@ class ModelEndpoint:
 
     def __call__(self, request: Request) -> Response:
         name = unquote(request.head.path.removeprefix("/v1/models/"))
-        return json_response(_model_object(self._models.find(name)))
+        with self._models.lease(name) as lease:
+            return json_response(_model_object(lease.model))
 
 
 def _model_object(model: ServedModel) -> dict[str, object]:
-    """OpenAI's object, and vLLM's `max_model_len`, which clients use to size their prompts."""
+    """OpenAI's object; vLLM's `max_model_len`, which clients use to size prompts; the version, if there is one."""
+    version = {} if model.version is None else {"version": model.version}
     return {
         "id": model.name,
         "object": "model",
@@ -39,4 +42,5 @@ def _model_object(model: ServedModel) -> dict[str, object]:
         "root": model.name,
         "parent": None,
         "max_model_len": model.max_seq_len,
+        **version,
     }

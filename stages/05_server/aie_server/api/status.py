@@ -35,10 +35,10 @@ class HealthEndpoint:
         is_ready, reason = self._gate.ready()
         if not is_ready:
             return reason or "the gate is closed"
-        for model in self._models:
-            if (ill := self._why_ill(model)) is not None:
-                return ill
-        return None
+        with self._models.lease_all() as models:
+            if not models:
+                return "no model is loaded"
+            return next(filter(None, map(self._why_ill, models)), None)
 
     def _why_ill(self, model: ServedModel) -> str | None:
         if not model.engine.is_alive:

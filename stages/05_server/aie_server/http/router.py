@@ -1,7 +1,7 @@
 """Which handler answers which path and method.
 
-A path is matched as it stands. One that ends with a name in braces, such as `/v1/models/{model}`, stands for everything
-that begins like it: the only pattern an API of this kind needs.
+A path is matched as it stands. One with a name in braces, such as `/v1/models/{model}`, stands for everything that
+begins and ends like it: the only pattern an API of this kind needs.
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ class Router:
         """HEAD is answered by GET's handler (the connection leaves the body out), OPTIONS by the list of methods."""
         if head.method == "OPTIONS" and head.path == "*":
             return Route("OPTIONS", "*", _options("GET, HEAD, POST, OPTIONS"), "", is_open=True)
-        methods = self._routes.get(head.path) or self._by_prefix(head.path)
+        methods = self._routes.get(head.path) or self._by_pattern(head.path)
         if methods is None:
             raise RouteError(
                 f"There is no route {head.path[:200]}; GET / lists those that exist.",
@@ -64,10 +64,11 @@ class Router:
             )
         return route
 
-    def _by_prefix(self, path: str) -> dict[str, Route] | None:
+    def _by_pattern(self, path: str) -> dict[str, Route] | None:
         for pattern, methods in self._routes.items():
-            prefix, brace, _ = pattern.partition("{")
-            if brace and path.startswith(prefix) and len(path) > len(prefix):
+            start, brace, rest = pattern.partition("{")
+            end = rest.partition("}")[2]
+            if brace and path.startswith(start) and path.endswith(end) and len(path) > len(start) + len(end):
                 return methods
         return None
 
