@@ -13,11 +13,16 @@ MAX_CONTEXT = 8192
 class Attention:
     """One attention operator on sequences of given lengths, each with its own random cache blocks."""
 
-    def __init__(self, bench, lengths, *, heads=6, kv_heads=2, head_dim=32, block=16, interleaved=False, threads=2):
+    def __init__(
+        self, bench, lengths, *, heads=6, kv_heads=2, head_dim=32, block=16, interleaved=False, threads=2, turning=None,
+        factor=1.0, apart=False, **special,
+    ):  # fmt: skip
         rng = np.random.default_rng(0)
         self.heads, self.kv_heads, self.head_dim, self.interleaved = heads, kv_heads, head_dim, interleaved
         self.qkv = [rng.standard_normal((n, (heads + 2 * kv_heads) * head_dim), dtype=np.float32) for n in lengths]
-        self.inv_freq = (10000.0 ** (-np.arange(0, head_dim, 2) / head_dim)).astype(np.float32)
+        self.factor, self.apart, self.special = factor, apart, special
+        turning = turning or head_dim
+        self.inv_freq = (10000.0 ** (-np.arange(0, turning, 2) / turning)).astype(np.float32)
         width = max(-(-n // block) for n in lengths)
         blocks = rng.permutation(len(lengths) * width + 3)[: len(lengths) * width]
         self.tables = blocks.reshape(len(lengths), width).astype(np.int32)
@@ -27,15 +32,27 @@ class Attention:
         )  # fmt: skip
         self.input = self.plan.buffer(width=self.qkv[0].shape[1])
         self.output = self.plan.buffer(width=heads * head_dim)
-        self.plan.builder.rope_attention(
-            self.input, self.output, layer=1, num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim,
-            scale=head_dim**-0.5, inv_freq=self.inv_freq, interleaved=interleaved,
-        )  # fmt: skip
+        shape = {"num_heads": heads, "num_kv_heads": kv_heads, "head_dim": head_dim}
+        rotation = {"inv_freq": self.inv_freq, "interleaved": interleaved, "attention_factor": factor}
+        rest = {"layer": 1, "scale": head_dim**-0.5, **special}
+        build = self.plan.builder
+        if not apart:
+            build.rope_attention(self.input, self.output, **shape, **rotation, **rest)
+            return
+        q, k, v = self.parts = [self.plan.buffer(width=n * head_dim) for n in (heads, kv_heads, kv_heads)]
+        turned = [self.plan.buffer(width=n * head_dim) for n in (heads, kv_heads)]
+        build.rope(q, turned[0], num_heads=heads, head_dim=head_dim, **rotation)
+        build.rope(k, turned[1], num_heads=kv_heads, head_dim=head_dim, **rotation)
+        build.attention(*turned, v, self.output, **shape, **rest)
 
     def step(self, chunks):
         """chunks: (sequence, start, count) -> outputs, one array [count, H * D] for each"""
         rows = np.concatenate([self.qkv[s][start : start + count] for s, start, count in chunks])
         self.plan.array(self.input)[: len(rows)] = rows
+        if self.apart:
+            cuts = np.cumsum([self.heads, self.kv_heads]) * self.head_dim
+            for part, values in zip(self.parts, np.split(rows, cuts, axis=1), strict=True):
+                self.plan.array(part)[: len(rows)] = values
         self.plan.run([(start, count) for _, start, count in chunks], tables=self.tables[[s for s, _, _ in chunks]])
         return np.split(self.plan.read(self.output, len(rows)), np.cumsum([count for _, _, count in chunks])[:-1])
 
@@ -44,8 +61,9 @@ class Attention:
         rows = self.qkv[sequence].reshape(len(self.qkv[sequence]), -1, self.head_dim)
         positions = np.arange(len(rows))
         q, k, v = np.split(rows, [self.heads, self.heads + self.kv_heads], axis=1)
-        q, k = (ops.rope(x, positions, self.inv_freq, self.interleaved) for x in (q, k))
-        return ops.attention(q[first:], k, v, positions[first:], self.head_dim**-0.5).reshape(len(rows) - first, -1)
+        q, k = (ops.rope(x, positions, self.inv_freq, self.interleaved, self.factor) for x in (q, k))
+        mixed = ops.attention(q[first:], k, v, positions[first:], self.head_dim**-0.5, **self.special)
+        return mixed.reshape(len(rows) - first, -1)
 
 
 def close(actual, expected):
@@ -88,6 +106,28 @@ def test_more_query_heads_than_a_tile_has_rows(bench, heads):
     case = Attention(bench, [19, 1], heads=heads[0], kv_heads=heads[1], head_dim=16)
     for sequence, actual in enumerate(case.step([(0, 0, 19), (1, 0, 1)])):
         close(actual, case.expected(sequence))
+
+
+SPECIAL = [
+    {"window": 1}, {"window": 7}, {"window": 300}, {"softcap": 2.5}, {"alibi_slopes": ops.alibi_slopes(6)},
+    {"window": 270, "softcap": 1.5, "alibi_slopes": ops.alibi_slopes(6)},
+    {"turning": 12, "factor": 1.3}, {"turning": 20, "interleaved": True}, {"apart": True},
+    {"apart": True, "turning": 8, "factor": 0.8, "window": 5},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("block", [16, 4])
+@pytest.mark.parametrize("special", SPECIAL, ids=str)
+def test_what_families_change_matches_numpy_in_any_cut(bench, special, block):
+    lengths = [600, 9]
+    whole = Attention(bench, lengths, block=block, **special)
+    reference = whole.step([(0, 0, 600), (1, 0, 9)])
+    for sequence, actual in enumerate(reference):
+        close(actual, whole.expected(sequence))
+    cut = Attention(bench, lengths, block=block, threads=1, **special)
+    parts = [cut.step(chunks) for chunks in ([(0, 0, 295)], [(1, 0, 9), (0, 295, 1)], [(0, 296, 230)], [(0, 526, 74)])]
+    np.testing.assert_array_equal(np.concatenate([parts[0][0], parts[1][1], parts[2][0], parts[3][0]]), reference[0])
+    np.testing.assert_array_equal(parts[1][0], reference[1])
 
 
 def test_bits_do_not_depend_on_chunks_batch_or_threads(bench):

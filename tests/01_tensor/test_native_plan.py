@@ -54,8 +54,8 @@ def test_rows_by_themselves(bench, width):
 def test_exp_is_within_two_units_in_the_last_place(native_lib):
     x = np.concatenate([np.linspace(-87, 88.7, 200_001), [0.0, -0.0, 1e-30]]).astype(np.float32)
     exact = np.exp(x.astype(np.float64))
-    assert (np.abs(native_lib.exp(x) - exact) <= 2 * np.spacing(exact.astype(np.float32))).all()
-    special = native_lib.exp(np.array([0, -np.inf, np.inf, np.nan, -200, 200], np.float32))
+    assert (np.abs(native_lib.map("exp", x) - exact) <= 2 * np.spacing(exact.astype(np.float32))).all()
+    special = native_lib.map("exp", np.array([0, -np.inf, np.inf, np.nan, -200, 200], np.float32))
     np.testing.assert_array_equal(special, np.array([1, 0, np.inf, np.nan, 0, np.inf], np.float32))
 
 

@@ -309,9 +309,37 @@ def test_an_unknown_operator_is_named(rig: Callable[..., Rig]) -> None:
 
 
 @pytest.mark.native
-def test_native_refuses_what_it_has_no_kernel_for(rig: Callable[..., Rig]) -> None:
-    with pytest.raises(UnsupportedOpError, match="rope"):
-        rig("native", fused=False)
+@pytest.mark.parametrize(
+    ("op", "attrs", "match"),
+    [
+        ("conv_of_words", {}, "conv_of_words"),
+        ("linear", {"sparsity": 0.5}, "linear with sparsity"),  # refused rather than ignored
+    ],
+)
+def test_native_refuses_what_it_has_no_kernel_for(models, library, op, attrs, match) -> None:
+    model, pool = models("folder"), MemoryPool()
+    nodes = [replace(node, op=op, attrs=attrs) if node.name == "logits" else node for node in model.graph.nodes]
+    kv = KVCache(model.config, 4, BLOCK_SIZE, pool)
+    with pytest.raises(UnsupportedOpError, match=match):
+        NativeExecutor(
+            replace(model.graph, nodes=nodes),
+            kv,
+            library,
+            num_threads=1,
+            max_tokens=8,
+            max_rows=8,
+            max_context=8,
+            pool=pool,
+        )
+    kv.close()
+    assert pool.stats().live_bytes == 0
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("kind", ["folder", "Q4_1"])
+def test_the_unfused_graph_natively(rig: Callable[..., Rig], kind: str) -> None:
+    fused, unfused = rig("native", kind), rig("native", kind, fused=False)
+    assert_close(unfused.run((0, 0, PROMPT)), fused.run((0, 0, PROMPT)), 1e-6)
 
 
 @pytest.mark.native

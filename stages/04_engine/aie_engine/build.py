@@ -11,6 +11,7 @@ import msgspec
 from aie_engine.assembler import BatchAssembler
 from aie_engine.config import EngineConfig
 from aie_engine.core import EngineCore
+from aie_engine.errors import UnsupportedOpError
 from aie_engine.executors import Executor, NumpyExecutor
 from aie_engine.kv_cache import KVCache
 from aie_engine.memory import EngineMemory
@@ -25,6 +26,8 @@ from aie_tensor import MemoryPool, NativeUnavailableError, native
 __all__ = ["EngineParts", "Report", "build_engine"]
 
 Report = Callable[[str], None]  # takes a line for a person to read
+
+_ON_NUMPY = "Running on NumPy, many times slower than native kernels."
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ def build_engine(config: EngineConfig, report: Report, *, worker: str = "engine"
     memory snapshots.
 
     Raises the loader's errors, `InvalidInputError` for sizes that do not go together, and `NativeUnavailableError` when
-    native kernels are demanded where no compiler is.
+    native kernels are demanded where no compiler is, `UnsupportedOpError` when they lack an operator.
     """
     began = time.perf_counter()
     with ExitStack() as cleanup:  # what was built so far, should the next thing fail
@@ -113,20 +116,31 @@ def _make_executor(
     report: Report,
 ) -> Executor:
     library = _native_library(config, report)
+    graph = fuse(model.graph)
     if library is None:
-        return NumpyExecutor(fuse(model.graph), kv, pool=pool)
+        return NumpyExecutor(graph, kv, pool=pool)
     from aie_engine.executors.native_executor import NativeExecutor
 
-    return NativeExecutor(
-        fuse(model.graph),
-        kv,
-        library,
-        num_threads=num_threads,
-        max_tokens=config.max_batch_tokens,
-        max_rows=config.max_batch_size,
-        max_context=sizes.max_seq_len,
-        pool=pool,
-    )
+    try:
+        executor = NativeExecutor(
+            graph,
+            kv,
+            library,
+            num_threads=num_threads,
+            max_tokens=config.max_batch_tokens,
+            max_rows=config.max_batch_size,
+            max_context=sizes.max_seq_len,
+            pool=pool,
+        )
+    except UnsupportedOpError as error:
+        if config.kernels == "native":
+            raise
+        report(f"{_ON_NUMPY} {error}")
+        return NumpyExecutor(graph, kv, pool=pool)
+    if executor.expanded:
+        sizes_by_type = ", ".join(f"{kind.value} {nbytes / 1e6:.0f} MB" for kind, nbytes in executor.expanded.items())
+        report(f"Weights of a type without a native kernel were expanded to float32, exactly: {sizes_by_type}.")
+    return executor
 
 
 def _native_library(config: EngineConfig, report: Report) -> native.NativeLibrary | None:
@@ -137,7 +151,7 @@ def _native_library(config: EngineConfig, report: Report) -> native.NativeLibrar
     except NativeUnavailableError as error:
         if config.kernels == "native":
             raise
-        report(f"Running on NumPy, many times slower than native kernels. {error}")
+        report(f"{_ON_NUMPY} {error}")
         return None
 
 

@@ -42,7 +42,7 @@ class NativeLibrary:
             "aie_panel_bytes": (int64, [int32, int32]),
             "aie_pack": (None, [int32, int32, int32, address, address]),
             "aie_argmax_rows": (None, [address, int32, int32, address]),
-            "aie_exp": (None, [address, int32, address]),
+            "aie_map": (None, [int32, ctypes.c_float, address, int32, address]),
             "aie_plan_create": (address, [ctypes.POINTER(PlanSpecC)]),
             "aie_plan_scratch_bytes": (int64, [ctypes.POINTER(PlanSpecC)]),
             "aie_plan_run": (None, [address, ctypes.POINTER(StepC)]),
@@ -70,11 +70,11 @@ class NativeLibrary:
         self.c.aie_argmax_rows(pointer(x), x.shape[0], x.shape[1], pointer(out))
         return out
 
-    def exp(self, x: F32Array) -> F32Array:
-        """e^x as silu and softmax compute it; for tests of its accuracy."""
+    def map(self, name: str, x: F32Array, constant: float = 1.0) -> F32Array:
+        """An operator of one element ("exp", "gelu", …) of every element; for tests of its accuracy."""
         assert x.dtype == np.float32, x.dtype
         out = np.empty_like(x)
-        self.c.aie_exp(pointer(x), x.size, pointer(out))
+        self.c.aie_map(OP_NAMES.index(name), constant, pointer(x), x.size, pointer(out))
         return out
 
     def plan_profile(self, plan: int) -> list[tuple[str, int, int]]:

@@ -1,14 +1,15 @@
 """From the fused graph to a plan: one method per operator, each appends one entry.
 
-Weights are packed once, on first use, into the layout that the kernels like, and stay in the format of their file. A
-table of embeddings is read where it is, row by row, so that a tied output head costs one packed copy and not two.
+Weights are packed once, on first use, into the layout that the kernels like, and stay in the format of their file; a
+type without a kernel is expanded to float32, which changes no value. A table of embeddings is read where it is, row by
+row, so that a tied output head costs one packed copy and not two.
 
-Axes: T tokens in the step, R rows whose logits are wanted, C hidden, F ffn, H query heads, G key/value heads, D head
-size, V vocabulary, N/K output and reduction dims of a matmul.
+Axes: T tokens in the step, R rows whose logits are wanted, S sequences, B items, C hidden, F ffn, H query heads, G
+key/value heads, D head size, V vocabulary, N/K output and reduction dims of a matmul.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -16,53 +17,129 @@ from aie_engine.errors import UnsupportedOpError
 from aie_engine.executors.mapped import drop_pages
 from aie_engine.executors.protocol import Float32Array
 from aie_loader import Graph, Node
-from aie_tensor.native import Buffer, PackedMatrix, PlanBuilder
+from aie_tensor import DType, Matrix
+from aie_tensor.native import FORMATS, INDICES, Buffer, PackedMatrix, PlanBuilder
 
 __all__ = ["Lowering"]
 
-Rows = Literal["tokens", "logits"]
+_ROWS = {"T": "tokens", "R": "logits", "S": "sequences", "B": "items"}
 
 
 class Lowering:
-    """Appends the nodes of `graph` to `builder`. `buffer` says where a value lives, by its name."""
+    """Appends the nodes of `graph` to `builder`. `buffer` says where a value lives, by its name.
+
+    expanded: bytes of float32 by the type of the weights that have no kernel.
+    """
 
     def __init__(self, graph: Graph, builder: PlanBuilder, buffer: Callable[[str], Buffer]) -> None:
+        self.builder = builder
+        self.buffer = buffer
+        self.shapes = graph.shapes
+        self.expanded: dict[DType, int] = {}
         self._weights = graph.weights
-        self._shapes = graph.shapes
-        self._builder = builder
-        self._buffer = buffer
         self._packed: dict[str, PackedMatrix] = {}
+        self._tables: dict[str, Matrix] = {}
 
     def append(self, nodes: Sequence[Node]) -> None:
         """Append `nodes`, which are in executable order.
 
-        Raises `UnsupportedOpError`, before any weight is packed, for a node without a kernel; rope and attention have
-        one only in their fused form.
+        Raises `UnsupportedOpError`, before any weight is packed, for a node without a kernel, or with a constant that
+        its kernel does not know.
         """
         for node in nodes:
-            _check(node)
+            self._check(node)
         for node in nodes:
-            _OPERATORS[node.op](self, node)
+            _OPERATORS[node.op][0](self, node)
+
+    def rows(self, name: str) -> Any:
+        """Over which rows the value's operator runs: its first axis."""
+        size = self.shapes[name][0]
+        return size if isinstance(size, int) else _ROWS[size]
+
+    def vector(self, name: str) -> Float32Array:
+        """A weight as float32, in its own shape."""
+        return self._weights[name].dequantize()
+
+    def pack(self, name: str) -> PackedMatrix:
+        """A weight [N, K] as the kernels read it; packed once."""
+        if name not in self._packed:
+            matrix = self._weights[name]
+            readable = self._tables.get(name, matrix)
+            if readable.dtype not in FORMATS:
+                readable = self._expand(matrix)
+            allocate = self.builder.constants.allocate
+            self._packed[name] = PackedMatrix.pack(
+                self.builder.lib, readable, allocate=lambda nbytes: allocate(nbytes, "packed weights")
+            )
+            drop_pages(matrix)  # from now on the packed copy is read
+        return self._packed[name]
+
+    def _check(self, node: Node) -> None:
+        if node.op not in _OPERATORS:
+            raise UnsupportedOpError(node.name, node.op, "native")
+        size = self.shapes[node.name][0]
+        if isinstance(size, str) and size not in _ROWS:
+            raise UnsupportedOpError(node.name, f"{node.op} over {size}", "native")
+        for key in node.attrs:
+            if key not in _OPERATORS[node.op][1]:
+                raise UnsupportedOpError(node.name, f"{node.op} with {key}", "native")
+        parameters = node.inputs[_PARAMETERS.get(node.op, slice(0, 0))]
+        if node.op == "embedding" and node.inputs[0] not in INDICES:
+            raise UnsupportedOpError(node.name, f"embedding of {node.inputs[0]}", "native")
+        if any((name in self._weights) != (name in parameters) for name in node.inputs):
+            raise UnsupportedOpError(node.name, f"{node.op} of these weights", "native")
 
     def _embedding(self, node: Node) -> None:
-        self._builder.embed(self._weights[node.inputs[1]], self._buffer(node.name))
+        index, name = node.inputs
+        if name not in self._tables:
+            table = self._weights[name]
+            if table.dtype not in FORMATS:
+                table = Matrix.from_array(self.builder.constants.store(self._expand(table).array(), "expanded weights"))
+            self._tables[name] = table
+        self.builder.embed(
+            self._tables[name], self.buffer(node.name), index=index, scale=_attrs(node).get("scale", 1.0)
+        )
+
+    def _expand(self, matrix: Matrix) -> Matrix:
+        expanded = Matrix.from_array(matrix.dequantize())
+        drop_pages(matrix)
+        self.expanded[matrix.dtype] = self.expanded.get(matrix.dtype, 0) + expanded.nbytes
+        return expanded
 
     def _rms_norm(self, node: Node) -> None:
         x, weight = node.inputs
-        out = self._buffer(node.name)
-        self._builder.rms_norm(self._buffer(x), self._vector(weight), _attrs(node)["eps"], out, rows=self._rows(node))
+        attrs, out = _attrs(node), self.buffer(node.name)
+        self.builder.rms_norm(
+            self.buffer(x), self.vector(weight), attrs["eps"], out, self.rows(node.name),
+            offset=attrs.get("offset", 0.0), num_heads=attrs.get("num_heads", 1),
+        )  # fmt: skip
+
+    def _layer_norm(self, node: Node) -> None:
+        x, weight, *bias = node.inputs
+        out, vector = self.buffer(node.name), self.vector(weight)
+        shift = self.vector(bias[0]) if bias else None
+        self.builder.layer_norm(
+            self.buffer(x), vector, shift, _attrs(node)["eps"], out, self.rows(node.name),
+            num_parts=out.width // len(vector),
+        )  # fmt: skip
+
+    def _l2_normalize(self, node: Node) -> None:
+        out, shape = self.buffer(node.name), self.shapes[node.name]
+        last = shape[-1]
+        assert isinstance(last, int) and len(shape) > 1, shape
+        self.builder.l2_normalize(self.buffer(node.inputs[0]), out, self.rows(node.name), num_parts=out.width // last)
 
     def _linear(self, node: Node, residual: str | None = None) -> None:
-        """x [T, K], weights [N, K], biases [N] or none → [T, ΣN]."""
+        """x [., K], weights [N, K], biases [N] or none → [., ΣN]."""
         parameters = [name for name in node.inputs[1:] if name in self._weights]
-        biases = [self._vector(name) for name in parameters if len(self._weights[name].shape) == 1]
-        self._builder.linear(
-            self._buffer(node.inputs[0]),
-            [self._pack(name) for name in parameters if len(self._weights[name].shape) == 2],
-            self._buffer(node.name),
-            add=None if residual is None else self._buffer(residual),
+        biases = [self.vector(name) for name in parameters if len(self._weights[name].shape) == 1]
+        self.builder.linear(
+            self.buffer(node.inputs[0]),
+            [self.pack(name) for name in parameters if len(self._weights[name].shape) == 2],
+            self.buffer(node.name),
+            add=None if residual is None else self.buffer(residual),
             biases=biases or None,
-            rows=self._rows(node),
+            rows=self.rows(node.name),
         )
 
     def _linear_add(self, node: Node) -> None:
@@ -70,61 +147,45 @@ class Lowering:
 
     def _swiglu(self, node: Node) -> None:
         x, gate, up = node.inputs
-        out = self._buffer(node.name)
-        self._builder.swiglu(self._buffer(x), self._pack(gate), self._pack(up), out, rows=self._rows(node))
+        out = self.buffer(node.name)
+        self.builder.swiglu(self.buffer(x), self.pack(gate), self.pack(up), out, rows=self.rows(node.name))
 
-    def _rope_attention(self, node: Node) -> None:
-        attrs = _attrs(node)
-        self._builder.rope_attention(
-            self._buffer(node.inputs[0]),
-            self._buffer(node.name),
-            layer=attrs["layer"],
-            num_heads=attrs["num_heads"],
-            num_kv_heads=attrs["num_kv_heads"],
-            head_dim=attrs["head_dim"],
-            scale=attrs["scale"],
-            inv_freq=np.asarray(attrs["inv_freq"], dtype=np.float32),
-            interleaved=attrs["interleaved"],
+    def _rope(self, node: Node) -> None:
+        self.builder.rope(
+            self.buffer(node.inputs[0]), self.buffer(node.name), num_heads=_attrs(node)["num_heads"], **_turning(node)
         )
 
-    def _select_rows(self, node: Node) -> None:
-        self._builder.select_rows(self._buffer(node.inputs[0]), self._buffer(node.name))
+    def _attention(self, node: Node) -> None:
+        q, k, v = map(self.buffer, node.inputs)
+        self.builder.attention(q, k, v, self.buffer(node.name), **_heads(node, *_OF_SCORES))
 
-    def _silu(self, node: Node) -> None:
-        self._builder.silu(self._buffer(node.inputs[0]), self._buffer(node.name), self._rows(node))
+    def _rope_attention(self, node: Node) -> None:
+        qkv, out = self.buffer(node.inputs[0]), self.buffer(node.name)
+        self.builder.rope_attention(qkv, out, **{**_turning(node), **_heads(node, *_OF_SCORES)})
+
+    def _encoder_attention(self, node: Node) -> None:
+        q, k, v = map(self.buffer, node.inputs)
+        self.builder.encoder_attention(q, k, v, self.buffer(node.name), **_heads(node))
+
+    def _select_rows(self, node: Node) -> None:
+        self.builder.select_rows(self.buffer(node.inputs[0]), self.buffer(node.name))
+
+    def _pool_tokens(self, node: Node) -> None:
+        self.builder.pool_tokens(self.buffer(node.inputs[0]), self.buffer(node.name), _attrs(node)["kind"])
+
+    def _map(self, node: Node) -> None:
+        attrs = _attrs(node)
+        constant = attrs.get("factor", attrs.get("cap", 1.0))
+        x, out = self.buffer(node.inputs[0]), self.buffer(node.name)
+        self.builder.map(node.op, x, out, self.rows(node.name), constant=constant)
 
     def _mul(self, node: Node) -> None:
         a, b = node.inputs
-        self._builder.mul(self._buffer(a), self._buffer(b), self._buffer(node.name), self._rows(node))
+        self.builder.mul(self.buffer(a), self.buffer(b), self.buffer(node.name), self.rows(node.name))
 
     def _add(self, node: Node) -> None:
         a, b = node.inputs
-        self._builder.add(self._buffer(a), self._buffer(b), self._buffer(node.name), self._rows(node))
-
-    def _rows(self, node: Node) -> Rows:
-        return "logits" if self._shapes[node.name][0] == "R" else "tokens"
-
-    def _pack(self, name: str) -> PackedMatrix:
-        if name not in self._packed:
-            matrix = self._weights[name]
-            allocate = self._builder.constants.allocate
-            self._packed[name] = PackedMatrix.pack(
-                self._builder.lib, matrix, allocate=lambda nbytes: allocate(nbytes, "packed weights")
-            )
-            drop_pages(matrix)  # from now on the packed copy is read
-        return self._packed[name]
-
-    def _vector(self, name: str) -> Float32Array:
-        return self._weights[name].dequantize()
-
-
-def _check(node: Node) -> None:
-    """UnsupportedOpError for an operator without a kernel, or with a constant that the kernel would ignore."""
-    if node.op not in _OPERATORS:
-        raise UnsupportedOpError(node.name, node.op, "native")
-    for key in node.attrs:
-        if key not in _CONSTANTS.get(node.op, ()):
-            raise UnsupportedOpError(node.name, f"{node.op} with {key}", "native")
+        self.builder.add(self.buffer(a), self.buffer(b), self.buffer(node.name), self.rows(node.name))
 
 
 def _attrs(node: Node) -> Mapping[str, Any]:
@@ -132,23 +193,56 @@ def _attrs(node: Node) -> Mapping[str, Any]:
     return node.attrs
 
 
-_OPERATORS: Mapping[str, Callable[[Lowering, Node], None]] = {
-    "embedding": Lowering._embedding,
-    "rms_norm": Lowering._rms_norm,
-    "linear": Lowering._linear,
-    "linear_concat": Lowering._linear,
-    "linear_add": Lowering._linear_add,
-    "swiglu": Lowering._swiglu,
-    "rope_attention": Lowering._rope_attention,
-    "select_rows": Lowering._select_rows,
-    "silu": Lowering._silu,
-    "mul": Lowering._mul,
-    "add": Lowering._add,
-}
+def _turning(node: Node) -> dict[str, Any]:
+    """What a rotation needs to know; how many features turn is said by the number of frequencies."""
+    attrs = _attrs(node)
+    return {
+        "head_dim": attrs["head_dim"],
+        "inv_freq": np.asarray(attrs["inv_freq"], dtype=np.float32),
+        "interleaved": attrs["interleaved"],
+        "attention_factor": attrs.get("attention_factor", 1.0),
+    }
 
-_CONSTANTS: Mapping[str, frozenset[str]] = {
-    "rms_norm": frozenset({"eps"}),
-    "linear_concat": frozenset({"num_weights"}),
-    "rope_attention": frozenset({"layer", "num_heads", "num_kv_heads", "head_dim", "scale", "inv_freq", "interleaved"}),
+
+def _heads(node: Node, *others: str) -> dict[str, Any]:
+    attrs = _attrs(node)
+    heads = {key: attrs[key] for key in ("num_heads", "head_dim", "scale")}
+    heads["num_kv_heads"] = attrs.get("num_kv_heads", attrs["num_heads"])
+    return heads | {key: attrs[key] for key in others if key in attrs}
+
+
+_OF_HEADS = ("num_heads", "num_kv_heads", "head_dim", "scale")
+_OF_SCORES = ("layer", "window", "softcap", "alibi_slopes")
+_OF_ROPE = ("num_heads", "head_dim", "rotary_dim", "interleaved", "inv_freq", "attention_factor")
+_OF_ONE_ELEMENT = ("silu", "relu", "sigmoid", "tanh", "gelu", "gelu_tanh", "quick_gelu")
+
+Append = Callable[[Lowering, Node], None]
+
+_OPERATORS: Mapping[str, tuple[Append, Sequence[str]]] = {
+    "embedding": (Lowering._embedding, ["scale"]),
+    "rms_norm": (Lowering._rms_norm, ["eps", "offset", "num_heads"]),
+    "layer_norm": (Lowering._layer_norm, ["eps"]),
+    "l2_normalize": (Lowering._l2_normalize, []),
+    "linear": (Lowering._linear, []),
+    "linear_concat": (Lowering._linear, ["num_weights"]),
+    "linear_add": (Lowering._linear_add, []),
+    "swiglu": (Lowering._swiglu, []),
+    "rope": (Lowering._rope, _OF_ROPE),
+    "attention": (Lowering._attention, (*_OF_HEADS, *_OF_SCORES)),
+    "rope_attention": (Lowering._rope_attention, (*_OF_HEADS, *_OF_SCORES, *_OF_ROPE)),
+    "encoder_attention": (Lowering._encoder_attention, _OF_HEADS),
+    "select_rows": (Lowering._select_rows, []),
+    "pool_tokens": (Lowering._pool_tokens, ["kind"]),
+    **dict.fromkeys(_OF_ONE_ELEMENT, (Lowering._map, ())),
+    "scale": (Lowering._map, ["factor"]),
+    "softcap": (Lowering._map, ["cap"]),
+    "mul": (Lowering._mul, []),
+    "add": (Lowering._add, []),
 }
-"""What the kernels take into account. A constant that is not here is refused, never ignored."""
+"""How each operator is appended, and the constants that it takes into account: others are refused, never ignored."""
+
+_PARAMETERS: Mapping[str, slice] = {
+    **dict.fromkeys(("embedding", "rms_norm", "layer_norm", "linear", "linear_concat", "swiglu"), slice(1, None)),
+    "linear_add": slice(1, -1),
+}
+"""Which inputs must be weights of the file; all others must be computed."""

@@ -27,8 +27,8 @@ class NativeExecutor:
     """Runs a fused `graph` with keys and values in `kv`, on `num_threads` threads of its own.
 
     max_tokens, max_rows: the largest T and R of a step; max_context: the longest sequence, prompt and answer together.
-    Raises `UnsupportedOpError` for a node that has no kernel. The cache is laid out as the kernels like it: a sequence
-    that one executor has begun, the other cannot continue.
+    Raises `UnsupportedOpError` for a node that has no kernel, or a constant that its kernel does not know. The cache is
+    laid out as the kernels like it: a sequence that one executor has begun, the other cannot continue.
     """
 
     kernels: KernelKind = "native"
@@ -65,7 +65,10 @@ class NativeExecutor:
                 constants=constants,
                 profile=profile,
             )
-            Lowering(graph, builder, self._buffer).append(nodes)
+            lowering = Lowering(graph, builder, self._buffer)
+            lowering.append(nodes)
+            self.expanded = lowering.expanded
+            """Bytes of float32 that weights of a type without a kernel take, by that type."""
             self._plan = builder.build()
             cleanup.callback(self._plan.close)
             self._logits = self._view(graph.outputs[-1])

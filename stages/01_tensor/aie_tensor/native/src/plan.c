@@ -20,14 +20,23 @@ static int64_t now_ns(void) {
 static void run_op(Context *c, const Op *op) {
     switch (op->kind) {
     case OP_EMBED: run_embed(c, op); break;
-    case OP_RMS_NORM: run_rms_norm(c, op); break;
+    case OP_RMS_NORM:
+    case OP_LAYER_NORM:
+    case OP_L2_NORM: run_norm(c, op); break;
     case OP_LINEAR: run_linear(c, op); break;
     case OP_SWIGLU: run_swiglu(c, op); break;
-    case OP_ROPE_ATTENTION:
-        run_rope_store(c, op);
+    case OP_ROPE: run_rope(c, op); break;
+    case OP_ATTENTION:
+        run_store_keys(c, op);
         pool_wait(c->plan->pool, &c->ticket); /* every key of the step is in the cache before anybody attends */
         run_attend(c, op);
         break;
+    case OP_ENCODER_ATTENTION:
+        run_transpose_keys(c, op);
+        pool_wait(c->plan->pool, &c->ticket);
+        run_encoder_attend(c, op);
+        break;
+    case OP_POOL_TOKENS: run_pool_tokens(c, op); break;
     case OP_SELECT_ROWS: run_select_rows(c, op); break;
     default: run_elementwise(c, op); break;
     }
@@ -72,8 +81,9 @@ AIE_EXPORT void aie_plan_free(Plan *plan) {
 }
 
 static size_t thread_scratch_bytes(const PlanSpec *spec) {
-    size_t linear = linear_scratch_floats(spec->max_tokens), attend = attention_scratch_floats(spec->max_group, spec->head_dim);
-    return sizeof(float) * (linear > attend ? linear : attend);
+    size_t linear = linear_scratch_floats(spec->max_tokens), other = (size_t)spec->scratch_floats;
+    size_t attend = attention_scratch_floats(spec->max_group, spec->max_head_dim), most = linear > attend ? linear : attend;
+    return sizeof(float) * (most > other ? most : other);
 }
 
 /* What the threads of such a plan hold together, for whoever keeps the books of memory. */

@@ -7,38 +7,56 @@
 
 #define AIE_EXPORT __attribute__((visibility("default")))
 
-enum { OP_EMBED, OP_RMS_NORM, OP_LINEAR, OP_SWIGLU, OP_ROPE_ATTENTION, OP_SELECT_ROWS, OP_SILU, OP_MUL, OP_ADD, NUM_KINDS };
-enum { ROWS_TOKENS, ROWS_LOGITS };
+enum {
+    OP_EMBED, OP_RMS_NORM, OP_LAYER_NORM, OP_L2_NORM, OP_LINEAR, OP_SWIGLU, OP_ROPE, OP_ATTENTION, OP_ENCODER_ATTENTION,
+    OP_SELECT_ROWS, OP_POOL_TOKENS,
+    OP_SILU, OP_RELU, OP_SIGMOID, OP_TANH, OP_GELU, OP_GELU_TANH, OP_QUICK_GELU, OP_SCALE, OP_SOFTCAP, OP_EXP, OP_MUL, OP_ADD,
+    NUM_KINDS
+};
+enum { ROWS_TOKENS, ROWS_LOGITS, ROWS_SEQUENCES, ROWS_ITEMS, ROWS_FIXED };
+enum { INDEX_TOKEN_IDS, INDEX_POSITIONS, INDEX_TOKEN_TYPES };
+enum { POOL_MEAN, POOL_CLS, POOL_MAX, POOL_LAST };
 
-/* Axes: T tokens of the step, R rows whose logits are wanted, C/K/N widths, H and G query and kv heads, D head size. */
+/* Axes: T tokens of the step, R rows whose logits are wanted, S sequences, B items of a batch, C/K/N widths, H and G query
+ * and kv heads, D head size. */
 typedef struct {
-    int32_t kind, rows;             /* OP_*, and whether it runs over T or R rows */
+    int32_t kind, rows;             /* OP_*, and over what it runs: ROWS_* */
     int32_t width, out_width;       /* floats in a row of x and of out */
     int32_t num_mats, layer;
-    int32_t num_heads, num_kv_heads, head_dim, interleaved;
+    int32_t num_heads, num_kv_heads, head_dim, interleaved; /* num_heads of a norm: vectors side by side in a row */
     int32_t table_format;
-    float eps, scale;
+    float eps, scale;               /* scale: of scores, of an embedding; the constant of scale and softcap */
+    int32_t fixed_rows;             /* for ROWS_FIXED */
+    int32_t kv_width, rotary_dim;   /* floats in a row of y and z of attention; features of a head that turn */
+    int32_t window, index;          /* sliding window or 0; INDEX_* of an embedding, POOL_* */
+    float softcap;                  /* of attention's scores, or 0 */
     int32_t reserved;
     int64_t table_row_bytes;
-    const float *x, *y;             /* inputs; y is the residual of a linear (or NULL), the second operand of mul and add */
+    const float *x, *y, *z;         /* inputs; y is the residual of a linear (or NULL); q, k, v of attention */
     float *out;
-    const float *weight, *bias;     /* rms_norm's weight; linear's bias [N] or NULL */
-    const float *cosines, *sines;   /* [max_context][D / 2] */
+    const float *weight, *bias;     /* of a norm; linear's bias [N] or NULL */
+    const float *cosines, *sines;   /* [max_context][rotary_dim / 2]; NULL: attention does not turn */
+    const float *slopes;            /* ALiBi's [H] or NULL */
+    float *work;                    /* encoder attention: transposed keys */
     const uint8_t *table;           /* embedding rows in the file's layout */
     const PackedMatrix *mats;       /* linear: side by side along N; swiglu: gate, up */
 } Op;
 
 typedef struct {
     int32_t num_tokens, num_sequences, num_logit_rows, max_blocks;
+    int32_t num_items, reserved;              /* B */
     const int32_t *token_ids, *positions;     /* [T] */
+    const int32_t *token_types;               /* [T], encoders only */
     const int32_t *seq_starts, *context_lens; /* [S + 1], [S] */
     const int32_t *block_tables;              /* [S][max_blocks] */
     const int32_t *logit_rows;                /* [R] */
 } Step;
 
 typedef struct {
-    int32_t num_ops, num_threads, max_tokens, profile;
+    int32_t num_ops, num_threads, max_tokens, profile; /* max_tokens: the most rows that an operator may have */
     int32_t num_layers, num_blocks, num_kv_heads, block_size, head_dim, max_group;
+    int32_t max_head_dim, reserved;
+    int64_t scratch_floats;                            /* what operators want beyond linear and attention */
     const Op *ops;
     float *keys, *values; /* [L][P][G][A x D]; within a block keys are [D][A] and values [A][D] */
 } PlanSpec;
@@ -66,18 +84,28 @@ size_t attention_scratch_floats(int max_group, int head_dim);
 
 /* Each of these is called by all threads at once and shares the work out by pool_claim. */
 void run_embed(Context *, const Op *);
-void run_rms_norm(Context *, const Op *);
+void run_norm(Context *, const Op *);
 void run_linear(Context *, const Op *);
 void run_swiglu(Context *, const Op *);
-void run_rope_store(Context *, const Op *);
+void run_rope(Context *, const Op *);
+void run_store_keys(Context *, const Op *);
 void run_attend(Context *, const Op *);
+void run_transpose_keys(Context *, const Op *);
+void run_encoder_attend(Context *, const Op *);
 void run_select_rows(Context *, const Op *);
+void run_pool_tokens(Context *, const Op *);
 void run_elementwise(Context *, const Op *);
 
 void unpack_row(int format, int k, const uint8_t *row, float *out);
 
 static inline int op_rows(const Context *c, const Op *op) {
-    return op->rows == ROWS_LOGITS ? c->step->num_logit_rows : c->step->num_tokens;
+    switch (op->rows) {
+    case ROWS_TOKENS: return c->step->num_tokens;
+    case ROWS_LOGITS: return c->step->num_logit_rows;
+    case ROWS_SEQUENCES: return c->step->num_sequences;
+    case ROWS_ITEMS: return c->step->num_items;
+    default: return op->fixed_rows;
+    }
 }
 
 #endif
