@@ -21,6 +21,7 @@ from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 
 from aie_loader.errors import ChatTemplateError
 
@@ -65,9 +66,29 @@ class _GenerationTag(Extension):
 
     tags = {"generation"}  # noqa: RUF012 - so declared by Jinja
 
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+class _Namespace(Namespace):
+    """Jinja's, without names that begin with an underscore: they could reach into Python's own."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        self, *rest = args  # as in the base class, so that `namespace(self=…)` works
+        for name in dict(*rest, **kwargs):
+            self._check(name)
+        Namespace.__init__(*args, **kwargs)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._check(name)
+        Namespace.__setitem__(self, name, value)
+
+    @staticmethod
+    def _check(name: object) -> None:
+        if isinstance(name, str) and name.startswith("_"):
+            raise jinja2.exceptions.SecurityError(f"a namespace cannot hold {name!r}")
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
@@ -91,7 +112,11 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             "_metered": _metered,
             "_bounded": self._bounded,
         }
-        self.globals |= {"raise_exception": _raise_exception, "strftime_now": lambda layout: now().strftime(layout)}
+        self.globals |= {
+            "raise_exception": _raise_exception,
+            "strftime_now": lambda layout: now().strftime(layout),
+            "namespace": _Namespace,
+        }
 
     def variables_of(self, source: str) -> set[str]:
         """Names that the template reads and does not set itself."""
@@ -213,11 +238,16 @@ def _raise_exception(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
 
 
-def _to_json(value: object, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     """As templates expect: unlike Jinja's own filter it escapes nothing for HTML."""
     _check_indent(indent)
-    allowed = {name: options[name] for name in ("separators", "sort_keys") if name in options}
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **allowed)
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _indent(text: str, width: int = 4, first: bool = False, blank: bool = False) -> str:

@@ -57,6 +57,8 @@ class ChatTemplate(Protocol):
         *,
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, object]] | None = None,
+        documents: Sequence[Mapping[str, object]] | None = None,
+        template: str | None = None,
         **kwargs: object,
     ) -> str: ...
 
