@@ -1,12 +1,14 @@
 """What a chat template gets to see of a request: plain data, in the form that templates are written for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from aie_tensor import InvalidInputError
 
 __all__ = ["plain_documents", "plain_messages", "plain_value"]
 
 _MAX_DEPTH = 64
+_UNDERNEATH: Mapping[type, Callable[[Any], object]] = {str: str.__str__, int: int.__int__, float: float.__float__}
 # One thing, three names: what a model thought before it answered. Templates read the first, gpt-oss the second.
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
@@ -53,9 +55,9 @@ def plain_value(value: object, where: str, depth: int = 0) -> object:
         return {str(key): plain_value(item, where, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain_value(item, where, depth + 1) for item in value]
-    for kind in (str, int, float):  # subclasses, such as enumerations
-        if isinstance(value, kind):
-            return kind(value)
+    for kind in (str, int, float):
+        if isinstance(value, kind):  # a subclass, such as an enumeration: back to what it is underneath
+            return _UNDERNEATH[kind](value)
     return f"<{type(value).__name__}>"
 
 

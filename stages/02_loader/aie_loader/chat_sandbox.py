@@ -76,19 +76,19 @@ class _Namespace(Namespace):
     """Jinja's, without names that begin with an underscore: they could reach into Python's own."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
-        self, *rest = args  # as in the base class, so that `namespace(self=…)` works
-        for name in dict(*rest, **kwargs):
-            self._check(name)
+        # Without a parameter `self`, as in the base class, so that `namespace(self=…)` works.
+        for name in dict(*args[1:], **kwargs):
+            _check_name(name)
         Namespace.__init__(*args, **kwargs)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self._check(name)
+        _check_name(name)
         Namespace.__setitem__(self, name, value)
 
-    @staticmethod
-    def _check(name: object) -> None:
-        if isinstance(name, str) and name.startswith("_"):
-            raise jinja2.exceptions.SecurityError(f"a namespace cannot hold {name!r}")
+
+def _check_name(name: object) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise jinja2.exceptions.SecurityError(f"a namespace cannot hold {name!r}")
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
