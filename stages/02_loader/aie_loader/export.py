@@ -20,15 +20,16 @@ from aie_loader.errors import UnsupportedModelError
 from aie_loader.export_check import check_same_model
 from aie_loader.export_gguf import file_type, gguf_family, gguf_metadata, rotary_divisors
 from aie_loader.export_json import config_json, json_family
-from aie_loader.export_tensors import AsStored, InPrecision, Layout, Types, stored_tensors
+from aie_loader.export_tensors import AsStored, Layout, Types, stored_tensors
 from aie_loader.export_tokenizer import tokenizer_metadata
 from aie_loader.formats.safetensors_writer import PendingTensor, write_safetensors
 from aie_loader.gguf_writer import write_gguf
 from aie_loader.model import Model
+from aie_loader.passes import WeightConverter
 from aie_loader.precision import Precision
 from aie_tensor import DType, EnvironmentLacksError, InvalidInputError, Matrix
 
-__all__ = ["Progress", "export_gguf", "export_safetensors"]
+__all__ = ["Progress", "export_gguf", "export_safetensors", "written_tensors"]
 
 Progress = Callable[[int, int], None]
 """Takes bytes of tensors written so far, and bytes in all."""
@@ -52,17 +53,12 @@ def export_gguf(
     """
     path = Path(path)
     config = model.config
-    tensors: dict[str, PendingTensor | Matrix] = dict(
-        stored_tensors(config, model.graph, "gguf", _types(model, precision, "gguf"))
-    )
-    divisors = rotary_divisors(config)
-    if divisors is not None:
-        tensors["rope_freqs.weight"] = divisors
+    tensors = written_tensors(model, "gguf", precision)
     if model.format == "gguf":
         metadata = {key: value for key, value in model.metadata.items() if key not in _OF_ONE_FILE}
     else:
         metadata = gguf_metadata(config, model.name)
-        _check_gguf(config, metadata, divisors)
+        _check_gguf(config, metadata)
         metadata |= tokenizer_metadata(model.tokenizer, model.chat_template, config.vocab_size)
     metadata["general.file_type"] = file_type(_bytes_by_type(tensors))
     return write_gguf(path, metadata, _watched(tensors, progress))
@@ -82,9 +78,7 @@ def export_safetensors(
             f"a safetensors folder holds fp32, fp16 or bf16; for {precision.name}, name a .gguf file", param="out"
         )
     folder = Path(folder)
-    types = _types(model, precision, "safetensors")
-    # What was `llama` in GGUF may be Mistral here; the tensors have the same names.
-    tensors = stored_tensors(model.config, model.graph, "safetensors", types)
+    tensors = written_tensors(model, "safetensors", precision)
     sizes = _bytes_by_type(tensors)
     document = _config_document(model, _TORCH_NAMES[max(sizes, key=lambda dtype: sizes[dtype])])
     write_safetensors(folder / "model.safetensors", _watched(tensors, progress))
@@ -96,20 +90,24 @@ def export_safetensors(
     return folder
 
 
-def _types(model: Model, precision: Precision | None, layout: Layout) -> Types:
-    return AsStored(layout) if precision is None else InPrecision(model.graph, precision)
+def written_tensors(model: Model, layout: Layout, precision: Precision | None) -> dict[str, PendingTensor]:
+    """Name in the file → tensor, as the exports write them."""
+    types: Types = AsStored(layout) if precision is None else WeightConverter(model.graph, precision)
+    tensors = stored_tensors(model.config, model.graph, layout, types)
+    divisors = rotary_divisors(model.config) if layout == "gguf" else None
+    if divisors is not None:
+        tensors["rope_freqs.weight"] = PendingTensor(divisors.shape, lambda: divisors)
+    return tensors
 
 
-def _bytes_by_type(tensors: Mapping[str, PendingTensor | Matrix]) -> Mapping[DType, int]:
+def _bytes_by_type(tensors: Mapping[str, PendingTensor]) -> Mapping[DType, int]:
     sizes: Counter[DType] = Counter()
     for tensor in tensors.values():
         sizes[tensor.dtype] += tensor.nbytes
     return sizes
 
 
-def _watched(
-    tensors: Mapping[str, PendingTensor | Matrix], progress: Progress | None
-) -> Mapping[str, PendingTensor | Matrix]:
+def _watched(tensors: Mapping[str, PendingTensor], progress: Progress | None) -> Mapping[str, PendingTensor]:
     """The same tensors, with a report as each is made."""
     if progress is None:
         return tensors
@@ -125,14 +123,15 @@ def _watched(
 
         return PendingTensor(tensor.shape, make, tensor.dtype)
 
-    return {name: tensor if isinstance(tensor, Matrix) else watched(tensor) for name, tensor in tensors.items()}
+    return {name: watched(tensor) for name, tensor in tensors.items()}
 
 
-def _check_gguf(config: ModelConfig, metadata: Mapping[str, object], divisors: Matrix | None) -> None:
+def _check_gguf(config: ModelConfig, metadata: Mapping[str, object]) -> None:
     from_gguf = ARCHITECTURES[gguf_family(config)].from_gguf
     if from_gguf is None:
         raise UnsupportedModelError(f"GGUF has no name for models of the family {config.architecture}")
     read = from_gguf(metadata, "the GGUF file")
+    divisors = rotary_divisors(config)
     if divisors is not None:
         read = replace(read, rope_scaling=RopeScaling("factors", factors=tuple(map(float, divisors.array()))))
     check_same_model(config, read, "GGUF")

@@ -24,11 +24,10 @@ from aie_loader.config import ModelConfig
 from aie_loader.errors import UnsupportedModelError
 from aie_loader.formats.safetensors_writer import PendingTensor
 from aie_loader.graph import Graph
-from aie_loader.passes.convert_weights import convert_weight, precisions
-from aie_loader.precision import Precision, convert_matrix, find_precision
+from aie_loader.precision import convert_matrix, find_precision
 from aie_tensor import DType, Matrix
 
-__all__ = ["AsStored", "InPrecision", "Layout", "Types", "stored_tensors"]
+__all__ = ["AsStored", "Layout", "Types", "stored_tensors"]
 
 Layout = Literal["gguf", "safetensors"]
 Order = npt.NDArray[np.int64]
@@ -38,7 +37,7 @@ _TRANSPOSED = ("attn_qkv", "attn_output", "ffn_up", "ffn_down")  # of GPT-2
 
 
 class Types(Protocol):
-    """What type each weight is written in."""
+    """What type each weight is written in; `WeightConverter` is one, `AsStored` another."""
 
     def dtype(self, name: str, matrix: Matrix) -> DType: ...
 
@@ -62,24 +61,6 @@ class AsStored:
         if len(matrix.shape) == 2:
             return convert_matrix(matrix, find_precision("fp32"))
         return Matrix.from_array(matrix.dequantize())
-
-
-class InPrecision:
-    """Matrices in one precision, vectors in F32."""
-
-    def __init__(self, graph: Graph, precision: Precision) -> None:
-        self._chosen = precisions(graph, precision)
-
-    def dtype(self, name: str, matrix: Matrix) -> DType:
-        if len(matrix.shape) == 1:
-            return DType.F32
-        if name not in self._chosen:
-            return matrix.dtype
-        wanted = self._chosen[name].dtype
-        return DType.F16 if matrix.shape[-1] % wanted.block_size else wanted
-
-    def convert(self, name: str, matrix: Matrix) -> Matrix:
-        return convert_weight(name, matrix, self._chosen)
 
 
 @dataclass(frozen=True, slots=True)

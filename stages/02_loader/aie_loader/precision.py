@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from aie_tensor import DType, InvalidInputError, Matrix, quantize
 
-__all__ = ["PRECISIONS", "Precision", "convert_matrix", "find_precision"]
+__all__ = ["PRECISIONS", "Precision", "convert_matrix", "find_precision", "stored_dtype"]
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -71,14 +71,19 @@ def find_precision(name: str, *, param: str = "precision") -> Precision:
     return PRECISIONS[name]
 
 
+def stored_dtype(matrix: Matrix, precision: Precision) -> DType:
+    """The type that `convert_matrix` gives: that of the precision, or F16 where a row does not fill its blocks."""
+    return DType.F16 if matrix.shape[-1] % precision.dtype.block_size else precision.dtype
+
+
 def convert_matrix(matrix: Matrix, precision: Precision) -> Matrix:
     """`matrix` [N, K] in `precision`; itself where it is stored so already. A few rows are expanded at a time.
 
-    Rows that do not fill blocks of 32 become F16: callers who want to know compare the result's `dtype`.
-    InvalidInputError for values that the precision cannot hold.
+    Rows that do not fill blocks become F16, as `stored_dtype` says beforehand. InvalidInputError for values that the
+    precision cannot hold.
     """
     dtype = precision.dtype
-    if dtype.is_quantized and matrix.shape[-1] % dtype.block_size:
+    if stored_dtype(matrix, precision) is not dtype:
         return convert_matrix(matrix, PRECISIONS["fp16"])
     if matrix.dtype is dtype and precision.blocks_per_scale == 1:
         return matrix

@@ -5,7 +5,7 @@ that a pass can be checked: both must give the same. `convert_weights` alone cha
 """
 
 from aie_loader.graph import Graph
-from aie_loader.passes.convert_weights import convert_weights
+from aie_loader.passes.convert_weights import WeightConverter, convert_weights
 from aie_loader.passes.dead_nodes import drop_dead_nodes
 from aie_loader.passes.fold_batch_norm import fold_batch_norm
 from aie_loader.passes.fold_constants import fold_constants
@@ -14,6 +14,7 @@ from aie_loader.passes.fuse_residual import fuse_residual
 from aie_loader.passes.fuse_swiglu import fuse_swiglu
 
 __all__ = [
+    "WeightConverter",
     "convert_weights",
     "drop_dead_nodes",
     "fold_batch_norm",

@@ -12,10 +12,9 @@ from aie_engine.batch import BatchChunk, StepBatch
 from aie_engine.config import KernelChoice
 from aie_engine.errors import UnsupportedOpError
 from aie_engine.executors import Executor, KernelKind, NativeExecutor, NumpyExecutor
-from aie_engine.executors.mapped import drop_pages
 from aie_engine.kv_cache import KVCache
 from aie_loader import Graph, Model, fuse
-from aie_loader.passes import convert_weights
+from aie_loader.passes import WeightConverter
 from aie_loader.precision import Precision
 from aie_tensor import MemoryPool, NativeUnavailableError, native
 
@@ -42,16 +41,15 @@ class TextRunner:
         report: Callable[[str], None] = lambda line: None,
     ) -> None:
         graph = fuse(model.graph)
-        if precision is not None:
-            graph = convert_weights(graph, precision, note=report, done=drop_pages)
-        self.weight_bytes = sum(matrix.nbytes for matrix in graph.weights.values())
+        converter = None if precision is None else WeightConverter(graph, precision, note=report)
+        self.weight_bytes = model.weight_bytes if converter is None else converter.nbytes
         with ExitStack() as cleanup:  # what was made so far, should the next thing fail
             pool = MemoryPool(name="evaluation")
             cleanup.callback(pool.trim)
             num_blocks = -(-max_len // _BLOCK_TOKENS) + 1
             kv = KVCache(model.config, num_blocks, _BLOCK_TOKENS, pool)
             cleanup.callback(kv.close)
-            self._executor = _executor(graph, kv, pool, kernels, num_threads, max_len, report)
+            self._executor = _executor(graph, converter, kv, pool, kernels, num_threads, max_len, report)
             cleanup.callback(self._executor.close)
             self._table = tuple(range(num_blocks))
             self._cleanup = cleanup.pop_all()
@@ -88,6 +86,7 @@ class TextRunner:
 
 def _executor(
     graph: Graph,
+    converter: WeightConverter | None,
     kv: KVCache,
     pool: MemoryPool,
     kernels: KernelChoice,
@@ -106,9 +105,10 @@ def _executor(
                 max_rows=_CHUNK,
                 max_context=max_len,
                 pool=pool,
+                converter=converter,
             )
         except (NativeUnavailableError, UnsupportedOpError) as error:
             if kernels == "native":
                 raise
             report(f"Running on NumPy, many times slower than native kernels. {error}")
-    return NumpyExecutor(graph, kv, pool=pool)
+    return NumpyExecutor(graph, kv, pool=pool, converter=converter)

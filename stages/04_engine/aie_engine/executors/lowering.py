@@ -17,6 +17,7 @@ from aie_engine.errors import UnsupportedOpError
 from aie_engine.executors.mapped import drop_pages
 from aie_engine.executors.protocol import Float32Array
 from aie_loader import Graph, Node
+from aie_loader.passes import WeightConverter
 from aie_tensor import DType, Matrix
 from aie_tensor.native import FORMATS, INDICES, Buffer, PackedMatrix, PlanBuilder
 
@@ -28,15 +29,23 @@ _ROWS = {"T": "tokens", "R": "logits", "S": "sequences", "B": "items"}
 class Lowering:
     """Appends the nodes of `graph` to `builder`. `buffer` says where a value lives, by its name.
 
-    expanded: bytes of float32 by the type of the weights that have no kernel.
+    expanded: bytes of float32 by the type of the weights that have no kernel. converter: changes the precision of each
+    matrix as it is packed, so that no more than one of them lies around in between.
     """
 
-    def __init__(self, graph: Graph, builder: PlanBuilder, buffer: Callable[[str], Buffer]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        builder: PlanBuilder,
+        buffer: Callable[[str], Buffer],
+        converter: WeightConverter | None = None,
+    ) -> None:
         self.builder = builder
         self.buffer = buffer
         self.shapes = graph.shapes
         self.expanded: dict[DType, int] = {}
         self._weights = graph.weights
+        self._converter = converter
         self._packed: dict[str, PackedMatrix] = {}
         self._tables: dict[str, Matrix] = {}
 
@@ -64,7 +73,7 @@ class Lowering:
         """A weight [N, K] as the kernels read it; packed once."""
         if name not in self._packed:
             matrix = self._weights[name]
-            readable = self._tables.get(name, matrix)
+            readable = self._tables[name] if name in self._tables else self._converted(name)
             if readable.dtype not in FORMATS:
                 readable = self._expand(matrix)
             allocate = self.builder.constants.allocate
@@ -92,13 +101,22 @@ class Lowering:
     def _embedding(self, node: Node) -> None:
         index, name = node.inputs
         if name not in self._tables:
-            table = self._weights[name]
+            table = self._converted(name)
+            if table is not self._weights[name]:
+                kept = self.builder.constants.allocate(table.nbytes, "converted tables")
+                kept[:] = table.data
+                table = Matrix(table.dtype, table.shape, kept)
+                drop_pages(self._weights[name])
             if table.dtype not in FORMATS:
                 table = Matrix.from_array(self.builder.constants.store(self._expand(table).array(), "expanded weights"))
             self._tables[name] = table
         self.builder.embed(
             self._tables[name], self.buffer(node.name), index=index, scale=_attrs(node).get("scale", 1.0)
         )
+
+    def _converted(self, name: str) -> Matrix:
+        matrix = self._weights[name]
+        return matrix if self._converter is None else self._converter.convert(name, matrix)
 
     def _expand(self, matrix: Matrix) -> Matrix:
         expanded = Matrix.from_array(matrix.dequantize())

@@ -17,6 +17,7 @@ from aie_engine.executors.lowering import Lowering
 from aie_engine.executors.protocol import Float32Array, KernelKind
 from aie_engine.kv_cache import KVCache
 from aie_loader import Graph, lifetimes, plan_memory
+from aie_loader.passes import WeightConverter
 from aie_tensor import MemoryPool
 from aie_tensor.native import Buffer, Constants, KVLayout, NativeLibrary, PlanBuilder, StepArrays
 
@@ -26,7 +27,8 @@ __all__ = ["NativeExecutor"]
 class NativeExecutor:
     """Runs a fused `graph` with keys and values in `kv`, on `num_threads` threads of its own.
 
-    max_tokens, max_rows: the largest T and R of a step; max_context: the longest sequence, prompt and answer together.
+    max_tokens, max_rows: the largest T and R of a step; max_context: the longest sequence, prompt and answer together;
+    converter: puts the weights into another precision as they are packed.
     Raises `UnsupportedOpError` for a node that has no kernel, or a constant that its kernel does not know. The cache is
     laid out as the kernels like it: a sequence that one executor has begun, the other cannot continue.
     """
@@ -44,6 +46,7 @@ class NativeExecutor:
         max_rows: int,
         max_context: int,
         pool: MemoryPool,
+        converter: WeightConverter | None = None,
         profile: bool = False,
     ) -> None:
         self._lib = lib
@@ -65,7 +68,7 @@ class NativeExecutor:
                 constants=constants,
                 profile=profile,
             )
-            lowering = Lowering(graph, builder, self._buffer)
+            lowering = Lowering(graph, builder, self._buffer, converter)
             lowering.append(nodes)
             self.expanded = lowering.expanded
             """Bytes of float32 that weights of a type without a kernel take, by that type."""

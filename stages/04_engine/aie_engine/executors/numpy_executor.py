@@ -21,6 +21,7 @@ from aie_engine.executors.protocol import Float32Array, KernelKind
 from aie_engine.kv_cache import KVCache
 from aie_engine.sampling import numpy_argmax
 from aie_loader import EVALUATORS, Graph, Node, rotate
+from aie_loader.passes import WeightConverter
 from aie_tensor import Matrix, MemoryPool, ops
 from aie_tensor.native import Constants
 
@@ -34,19 +35,28 @@ class NumpyExecutor:
 
     keep_expanded: quantized weights are expanded to float32 on first use and kept: four to seven times the file's size,
     and the only way to be fast enough to talk to. False expands them anew in every step.
+    converter: puts the weights into another precision before they are expanded: the same numbers as in that precision.
     pool: where the expanded weights lie. What a step computes is NumPy's own memory, gone before the next step.
     """
 
     kernels: KernelKind = "numpy"
 
     def __init__(
-        self, graph: Graph, kv: KVCache, *, keep_expanded: bool = True, pool: MemoryPool | None = None
+        self,
+        graph: Graph,
+        kv: KVCache,
+        *,
+        keep_expanded: bool = True,
+        pool: MemoryPool | None = None,
+        converter: WeightConverter | None = None,
     ) -> None:
         self._nodes = graph.sorted()
         self._weights = graph.weights
         self._outputs = graph.outputs
         self._kv = kv
         self._keep_expanded = keep_expanded
+        self._converter = converter
+        self._tables: dict[str, Matrix] = {}
         self._expanded: dict[str, Float32Array] = {}
         self._constants = Constants(pool)
         for node in self._nodes:
@@ -104,15 +114,21 @@ class NumpyExecutor:
 
     def _weight(self, node: Node, name: str) -> Matrix | Float32Array:
         if node.op == "embedding":  # only rows of its table are needed
-            return self._weights[name]
+            if name not in self._tables:
+                self._tables[name] = self._converted(name)
+            return self._tables[name]
         if name in self._expanded:
             return self._expanded[name]
         matrix = self._weights[name]
-        array = matrix.dequantize()
+        array = self._converted(name).dequantize()
         if self._keep_expanded:
             array = self._expanded[name] = self._constants.store(array, "expanded weights")
             drop_pages(matrix)  # from now on the expanded copy is read
         return array
+
+    def _converted(self, name: str) -> Matrix:
+        matrix = self._weights[name]
+        return matrix if self._converter is None else self._converter.convert(name, matrix)
 
 
 OfAStep = Callable[[NumpyExecutor, Attrs, list[Any], StepBatch], Float32Array]
