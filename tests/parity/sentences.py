@@ -30,7 +30,7 @@ def sentences() -> list[str]:
     draw = random.Random(20)
     words, made = _TEXT.split(), list(_SPECIAL)
     while len(made) < 200:
-        longest = draw.choice([5, 12, 12, 30, 30, 60, 120]) if len(made) % 40 else 700
+        longest = draw.choice([3, 6, 12, 12, 24, 50]) if len(made) % 90 else 700
         count = draw.randint(1, longest) if longest < 700 else draw.randint(400, longest)
         text = " ".join(draw.choice(words) for _ in range(count))
         made.append(text.capitalize() + draw.choice(_ENDS))
