@@ -106,9 +106,9 @@ def test_a_folder_is_a_predictor(write: Callable[..., Path]) -> None:
     )
     assert predictor.graph.inputs == ("token_ids", "positions", "token_types")
     assert predictor.graph.shapes[predictor.graph.outputs[0]] == ("T", C)
-    assert predictor.encode("w3 " * 9) == [3] * 6
+    assert predictor.encode(["w3 " * 9]).ids == [[3] * 6]
     with pytest.raises(InvalidInputError, match="no tokens"):
-        predictor.encode("")
+        predictor.encode(["w1", ""])
     predictor.close()
     assert not predictor.graph.weights
     assert load_predictor(path / "model.safetensors").output == "token_states"
@@ -138,7 +138,7 @@ def test_a_graph_file_comes_before_the_configuration(write: Callable[..., Path])
     assert (predictor.architecture, predictor.output, predictor.labels) == ("graph", "logits", ("no", "yes"))
     assert predictor.problem == "multi_label"
     with pytest.raises(InvalidInputError, match="does not read text"):
-        predictor.encode("hello")
+        predictor.encode(["hello"])
     with pytest.raises(MalformedHeaderError, match="id2label"):
         load_predictor(write({"id2label": {"0": "alone"}}, {"fc.weight": (2, 4)}, graph=document))
 
@@ -226,8 +226,12 @@ def pooling(**modes: object) -> dict[str, object]:
 def test_pooling_files(write: Callable[..., Path]) -> None:
     found = load_predictor(write(**pooling(pooling_mode="lasttoken")))
     assert [node.attrs["kind"] for node in found.graph.nodes if node.op == "pool_tokens"] == ["last"]
-    with pytest.raises(MalformedHeaderError, match="chooses no pooling"):
-        load_predictor(write(**pooling(pooling_mode_mean_tokens=False)))
+    found = load_predictor(write(**pooling(pooling_mode=["max", "cls"])))
+    assert found.graph.shapes[found.graph.outputs[0]] == ("S", 2 * C)
+    found = load_predictor(write(**pooling(pooling_mode_mean_tokens=False)))  # as the library takes it
+    assert [node.attrs["kind"] for node in found.graph.nodes if node.op == "pool_tokens"] == ["mean"]
+    with pytest.raises(UnsupportedModelError, match="'weightedmean'"):
+        load_predictor(write(**pooling(pooling_mode="weightedmean")))
     with pytest.raises(UnsupportedModelError, match="pooling_mode_weightedmean_tokens"):
         load_predictor(write(**pooling(pooling_mode_weightedmean_tokens=True)))
     files = pooling(pooling_mode="mean")

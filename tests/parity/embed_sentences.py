@@ -20,7 +20,7 @@ from aie_loader import load_predictor, resolve
 def main(out: Path) -> None:
     minilm = load_predictor(resolve("minilm-l6"))
     texts = sentences()
-    ids = [minilm.encode(text) for text in texts]
+    ids = minilm.encode(texts).ids
     runner = StatelessExecutor(minilm.graph)
     alone = np.stack(predict_ids(minilm, ids, runner=runner, batch_tokens=1))
     order = np.random.default_rng(0).permutation(len(texts))  # other neighbours than those of the list

@@ -163,8 +163,8 @@ def test_pooling_as_modules_json_says(folder: Folder) -> None:
     agree(predict_ids(predictor, record["texts"]), expected)
     assert predictor.max_length == 9
     # A longer text loses its end but not the token that closes it.
-    assert predictor.encode("w5 w6") == [2, 5, 6, 3]
-    assert predictor.encode(" ".join(f"w{i}" for i in range(10, 30))) == [2, *range(10, 17), 3]
+    assert predictor.encode(["w5 w6"]).ids == [[2, 5, 6, 3]]
+    assert predictor.encode([" ".join(f"w{i}" for i in range(10, 30))]).ids == [[2, *range(10, 17), 3]]
 
 
 def test_names_of_the_first_releases_and_without_the_familys_prefix(folder: Folder) -> None:
@@ -248,7 +248,7 @@ def test_minilm_embeds_200_sentences_as_the_reference_does(minilm: Predictor, tm
 @pytest.mark.real_model
 def test_minilm_takes_a_padded_batch_and_its_mask(minilm: Predictor) -> None:
     texts, vectors = sentences()[2:12], np.load(GOLDEN / "minilm_l6.npz")["vectors"][2:12]
-    ids = [minilm.encode(text) for text in texts]
+    ids = minilm.encode(texts).ids
     runner = StatelessExecutor(minilm.graph)
     for longest, left in ((max(map(len, ids)), False), (400, True)):
         pads = [[0] * (longest - len(text)) for text in ids]

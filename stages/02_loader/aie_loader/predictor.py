@@ -9,8 +9,9 @@ The counterpart for models that generate text is `load_model`. Running the graph
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from aie_loader import predictor_parts as parts_of
@@ -25,12 +26,13 @@ from aie_loader.graph_file import GRAPH_FILE
 from aie_loader.predictor_parts import Output, Parts
 from aie_loader.repository import served_name
 from aie_loader.tokenizer import Tokenizer
-from aie_loader.truncation import encode_truncated
+from aie_loader.tokenizer_batch import EncodedBatch
 from aie_tensor import InvalidInputError
 
 __all__ = ["Output", "Predictor", "is_predictor", "load_predictor"]
 
 _RESNET = "resnet"
+_PHASES = ("configuration", "open", "graph", "tokenizer")
 
 
 @dataclass(slots=True)
@@ -59,7 +61,7 @@ class Predictor:
     problem: Problem | None  # how logits are to be read; None where the output is not logits, or nobody says
     image: ImageInput | None  # of models that look at images and say what they want
     metadata: Mapping[str, object]  # the contents of config.json, empty where there is none
-    load_seconds: float
+    load_phases: Mapping[str, float]  # seconds: configuration, opening the file, graph, tokenizer
     weight_bytes: int  # as stored in the file
     checkpoint: Checkpoint = field(repr=False)
 
@@ -68,17 +70,23 @@ class Predictor:
         """Bytes of the mapped files."""
         return self.checkpoint.mapped_bytes
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of `text` as the model wants them: special tokens around it, and at most `max_length` in all.
+    @property
+    def load_seconds(self) -> float:
+        """From the path to the graph."""
+        return sum(self.load_phases.values())
+
+    def encode(self, texts: Sequence[str | tuple[str, str]]) -> EncodedBatch:
+        """Ids of texts, or of pairs of texts, as the model wants them: special tokens around, `max_length` at most.
 
         InvalidInputError for a model that does not read text, and for a text of which nothing is left.
         """
         if self.tokenizer is None:
             raise InvalidInputError(f"{self.name} does not read text")
-        ids = encode_truncated(self.tokenizer, text, self.max_length)
-        if not ids:
-            raise InvalidInputError(f"the text has no tokens, and {self.name} puts none around it")
-        return ids
+        batch = self.tokenizer.encode_batch(texts, max_length=self.max_length)
+        if 0 in batch.lengths:
+            index = batch.lengths.index(0)
+            raise InvalidInputError(f"text {index} has no tokens, and {self.name} puts none around it")
+        return batch
 
     def close(self) -> None:
         """Forget the weights. Matrices that somebody still holds stay valid; the mapping ends with the last of them."""
@@ -98,7 +106,7 @@ def load_predictor(
     missing here, UnknownArchitectureError for other kinds of models, TokenizerError where the tokenizer of a model that
     reads text is missing or broken; each names file and thing.
     """
-    start = time.perf_counter()
+    laps = [time.perf_counter()]
     path = Path(path)
     folder = path if path.is_dir() else path.parent
     by_graph_file = (folder / GRAPH_FILE).is_file()
@@ -109,13 +117,18 @@ def load_predictor(
         kind = _known(metadata, str(folder / "config.json"))
     if head is not None and kind not in ENCODERS:
         raise InvalidInputError(f"{path} is no encoder, so it has no choice of heads", param="head")
+    laps.append(time.perf_counter())
     checkpoint = open_checkpoint(folder if path.name == GRAPH_FILE else path)
+    laps.append(time.perf_counter())
     if kind is None:
         parts = _undescribed(folder, checkpoint, by_graph_file, input_shape)
     elif kind == _RESNET:
         parts = parts_of.resnet(folder, metadata, checkpoint.tensors, str(path), input_shape)
     else:
         parts = parts_of.encoder(kind, folder, metadata, checkpoint.tensors, str(path), head)
+    laps.append(time.perf_counter())
+    tokenizer, max_length = parts_of.tokenizer_of(folder, parts)
+    laps.append(time.perf_counter())
     return Predictor(
         name=served_name(path),
         path=path,
@@ -124,13 +137,13 @@ def load_predictor(
         config=parts.config,
         graph=parts.graph,
         output=parts.output,
-        tokenizer=parts.tokenizer,
-        max_length=parts.max_length,
+        tokenizer=tokenizer,
+        max_length=max_length,
         labels=parts.labels,
         problem=parts.problem,
         image=parts.image,
         metadata=metadata,
-        load_seconds=time.perf_counter() - start,
+        load_phases=dict(zip(_PHASES, (b - a for a, b in pairwise(laps)), strict=True)),
         weight_bytes=sum(matrix.nbytes for matrix in parts.graph.weights.values()),
         checkpoint=checkpoint,
     )

@@ -14,7 +14,6 @@ from aie_loader.architectures.encoders import (
     head_of_class,
     named_head,
     sentence_head,
-    sentence_max_length,
 )
 from aie_loader.architectures.labels import Problem, read_labels, read_problem
 from aie_loader.architectures.vision import (
@@ -36,7 +35,7 @@ from aie_loader.graph_file import GRAPH_FILE, read_graph_file
 from aie_loader.tokenizer import Tokenizer
 from aie_tensor import InvalidInputError, Matrix
 
-__all__ = ["Output", "Parts", "encoder", "graph_file", "resnet", "sequential", "torchvision_resnet"]
+__all__ = ["Output", "Parts", "encoder", "graph_file", "resnet", "sequential", "tokenizer_of", "torchvision_resnet"]
 
 Output: TypeAlias = Literal["token_states", "embedding", "logits", "token_logits", "image_logits", "values"]
 Tensors = Mapping[str, Matrix]
@@ -45,17 +44,34 @@ JsonObject = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A predictor but for its name, its files and its load time; see `Predictor` for the meaning of each field."""
+    """A predictor but for its files and its tokenizer; see `Predictor` for the meaning of each field."""
 
     architecture: str
     graph: Graph
     output: Output
     config: EncoderConfig | ResNetConfig | None = None
-    tokenizer: Tokenizer | None = None
-    max_length: int | None = None
     labels: tuple[str, ...] = ()
     problem: Problem | None = None
     image: ImageInput | None = None
+
+
+def tokenizer_of(folder: Path, parts: Parts) -> tuple[Tokenizer | None, int | None]:
+    """The tokenizer beside a model that reads text, and the longest text in tokens, special ones included.
+
+    An encoder must have one; a graph written by hand may be given ids by whoever wrote it.
+    """
+    if "token_ids" not in parts.graph.inputs:
+        return None, None
+    if not isinstance(parts.config, EncoderConfig):
+        tokenizer = Tokenizer.from_folder(folder) if (folder / "tokenizer.json").is_file() else None
+        return tokenizer, tokenizer.batch_rules.max_length if tokenizer else None
+    tokenizer, config = Tokenizer.from_folder(folder), parts.config
+    if tokenizer.vocab_size > config.vocab_size:
+        raise TokenizerError(
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, but the model only {config.vocab_size}"
+        )
+    stated = tokenizer.batch_rules.max_length  # files may say more than the table of positions has
+    return tokenizer, config.num_positions if stated is None else min(stated, config.num_positions)
 
 
 def encoder(
@@ -69,7 +85,6 @@ def encoder(
     # Who asks for another head than the file's knows that the file's is left out.
     others = tuple(family.heads.values()) if head_name is not None else ()
     graph = build_encoder(family, config, head, tensors, where, ignored=others)
-    tokenizer = _tokenizer(folder, config.vocab_size)
     outputs: Mapping[str, Output] = {"states": "token_states", "sequence": "logits", "token": "token_logits"}
     classifies = head.kind in ("sequence", "token")
     return Parts(
@@ -77,8 +92,6 @@ def encoder(
         graph=graph,
         output=outputs.get(head.kind, "embedding"),
         config=config,
-        tokenizer=tokenizer,
-        max_length=_max_length(folder, config.num_positions),
         labels=config.labels if classifies else (),
         problem=config.problem if classifies else None,
     )
@@ -108,13 +121,10 @@ def graph_file(folder: Path, tensors: Tensors) -> Parts:
     width = graph.shapes[graph.outputs[0]][-1:]
     if labels and width != (len(labels),):
         raise fields.wrong("id2label", f"an object with a label for each of the {list(width)} outputs")
-    is_text = "token_ids" in graph.inputs
     return Parts(
         architecture="graph",
         graph=graph,
         output="logits" if labels and output == "embedding" else output,
-        tokenizer=_tokenizer(folder, None) if is_text and (folder / "tokenizer.json").is_file() else None,
-        max_length=_max_length(folder, None) if is_text else None,
         labels=labels,
         problem=read_problem(fields, len(labels)) if labels else None,
     )
@@ -135,25 +145,6 @@ def _head(family: EncoderFamily, folder: Path, fields: Fields, metadata: JsonObj
     if first is not None and not isinstance(first, str):
         raise fields.wrong("architectures", "a list of class names")
     return head_of_class(family, first, fields.where)
-
-
-def _tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer:
-    tokenizer = Tokenizer.from_folder(folder)
-    if vocab_size is not None and tokenizer.vocab_size > vocab_size:
-        raise TokenizerError(
-            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, but the model only {vocab_size}"
-        )
-    return tokenizer
-
-
-def _max_length(folder: Path, num_positions: int | None) -> int | None:
-    """The smallest of what the model can do, what its tokenizer says and what the sentence encoder was trained with."""
-    path = folder / "tokenizer_config.json"
-    stated = optional_json_object(path).get("model_max_length")
-    # A tokenizer that knows no limit is saved with one of 1e30.
-    limit = stated if type(stated) is int and 0 < stated < 1 << 31 else None
-    limits = [length for length in (num_positions, limit, sentence_max_length(folder)) if length is not None]
-    return min(limits, default=None)
 
 
 def _image(folder: Path | None, config: ResNetConfig, shape: tuple[int, ...] | None) -> ImageInput:

@@ -27,14 +27,20 @@ class GraphRunner(Protocol):
 
 
 def predict_texts(
-    predictor: Predictor, texts: Sequence[str], *, runner: GraphRunner | None = None, batch_tokens: int = BATCH_TOKENS
+    predictor: Predictor,
+    texts: Sequence[str | tuple[str, str]],
+    *,
+    runner: GraphRunner | None = None,
+    batch_tokens: int = BATCH_TOKENS,
 ) -> list[Float32Array]:
     """For each text what the predictor's `output` says: [C] or [labels]; for outputs per token [t, C] or [t, labels].
 
-    Texts longer than the model can read are truncated. batch_tokens: a batch holds at most so many, and at least one
-    text. InvalidInputError for a predictor that does not read text.
+    A pair of texts is one input. What is longer than the model can read is truncated. batch_tokens: a batch holds at
+    most so many, and at least one text. InvalidInputError for a predictor that does not read text.
     """
-    return predict_ids(predictor, [predictor.encode(text) for text in texts], runner=runner, batch_tokens=batch_tokens)
+    encoded = predictor.encode(texts)
+    types = encoded.type_ids if "token_types" in predictor.graph.inputs else None
+    return predict_ids(predictor, encoded.ids, token_types=types, runner=runner, batch_tokens=batch_tokens)
 
 
 def predict_ids(

@@ -8,7 +8,7 @@ from aie_loader.architectures.encoders.distilbert import DISTILBERT
 from aie_loader.architectures.encoders.family import EncoderConfig, EncoderFamily
 from aie_loader.architectures.encoders.heads import HEAD_NAMES, Head, head_of_class, named_head
 from aie_loader.architectures.encoders.roberta import ROBERTA, XLM_ROBERTA
-from aie_loader.architectures.encoders.sentence import sentence_head, sentence_max_length
+from aie_loader.architectures.encoders.sentence import sentence_head
 
 __all__ = [
     "ENCODERS",
@@ -20,7 +20,6 @@ __all__ = [
     "head_of_class",
     "named_head",
     "sentence_head",
-    "sentence_max_length",
 ]
 
 ENCODERS: Mapping[str, EncoderFamily] = {

@@ -14,7 +14,7 @@ from aie_loader.errors import MalformedHeaderError, UnsupportedModelError
 from aie_loader.formats import parse_json, read_json_object
 from aie_loader.formats.source import SourceFile
 
-__all__ = ["sentence_head", "sentence_max_length"]
+__all__ = ["sentence_head"]
 
 _MODULES = "modules.json"
 _MAX_BYTES = 1 << 20
@@ -48,15 +48,6 @@ def sentence_head(folder: Path) -> Head | None:
     return Head("pool", pooling, normalize) if pooling else None
 
 
-def sentence_max_length(folder: Path) -> int | None:
-    """The longest text in tokens, special ones included; None where the file does not say it."""
-    path = folder / "sentence_bert_config.json"
-    if not path.is_file():
-        return None
-    fields = Fields(read_json_object(path), str(path))
-    return None if fields.get("max_seq_length") is None else fields.integer("max_seq_length", low=3)
-
-
 def _modules(path: Path) -> list[Fields]:
     with SourceFile(path) as source:
         if source.size_bytes > _MAX_BYTES:
@@ -76,14 +67,18 @@ def _pooling(folder: Path, step: Fields) -> tuple[PoolKind, ...]:
     for key in _OTHER_KINDS:
         if fields.flag(key, False):
             raise UnsupportedModelError(f"{path}: {key} is not supported yet; known are {', '.join(_KINDS)}")
-    chosen = tuple(kind for key, kind in _KINDS.items() if fields.flag(key, False))
-    if fields.has("pooling_mode"):  # newer files say it in one word
-        chosen = (_one(fields),)
-    if not chosen:
-        raise MalformedHeaderError(f"{path} chooses no pooling: one of {', '.join(_KINDS)} must be true")
-    return chosen
+    if fields.get("pooling_mode") is not None:
+        return _named(fields)
+    return tuple(kind for key, kind in _KINDS.items() if fields.flag(key, False)) or ("mean",)
 
 
-def _one(fields: Fields) -> PoolKind:
-    names: Mapping[str, PoolKind] = {"cls": "cls", "max": "max", "mean": "mean", "lasttoken": "last"}
-    return names[fields.text("pooling_mode", "", tuple(names))]
+def _named(fields: Fields) -> tuple[PoolKind, ...]:
+    """One word, or a list of words, which are put side by side as they stand."""
+    names: Mapping[object, PoolKind] = {"cls": "cls", "max": "max", "mean": "mean", "lasttoken": "last"}
+    value = fields.get("pooling_mode")
+    words = value if isinstance(value, list) and value else [value]
+    if not all(isinstance(word, str) and word in names for word in words):
+        raise UnsupportedModelError(
+            f"{fields.where}: the pooling {str(value)[:60]!r} is not supported yet; known are cls, max, mean, lasttoken"
+        )
+    return tuple(names[word] for word in words)
