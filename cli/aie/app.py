@@ -4,7 +4,21 @@ from typing import Annotated
 
 import typer
 
-from aie import bench, chat, config_command, doctor, generate, load, memdebug, models, serve, stage, version
+from aie import (
+    bench,
+    chat,
+    config_command,
+    convert,
+    doctor,
+    generate,
+    load,
+    memdebug,
+    models,
+    quantize,
+    serve,
+    stage,
+    version,
+)
 
 __all__ = ["app"]
 
@@ -34,6 +48,8 @@ generate.register(app)
 chat.register(app)
 models.register(app)
 load.register(app)
+quantize.register(app)
+convert.register(app)
 memdebug.register(app)
 stage.register(app)
 doctor.register(app)

@@ -16,7 +16,7 @@ from aie_engine import EnvironmentLacksError
 if TYPE_CHECKING:
     from aie_loader import PullProgress
 
-__all__ = ["check_writable", "format_bytes", "note", "pull_progress", "write_file", "write_json"]
+__all__ = ["byte_progress", "check_writable", "format_bytes", "note", "pull_progress", "write_file", "write_json"]
 
 _PROGRESS_EVERY_S = 10.0
 
@@ -80,6 +80,24 @@ def _replace(path: Path, data: bytes) -> None:
         os.replace(new, path)
     finally:
         new.unlink(missing_ok=True)
+
+
+def byte_progress(what: str, *, clock: Callable[[], float] = time.monotonic) -> Callable[[int, int], None]:
+    """A report of (bytes done, bytes in all): a line that rewrites itself on a terminal, elsewhere one every ten
+    seconds."""
+    live = sys.stderr.isatty()
+    last_s = clock()
+
+    def report(done: int, total: int) -> None:
+        nonlocal last_s
+        text = f"{what}: {format_bytes(done)} of {format_bytes(total)} ({100 * done / max(total, 1):.0f} %)"
+        if live:
+            print(f"\r\x1b[K{text}", end="\n" if done >= total else "", file=sys.stderr, flush=True)
+        elif clock() - last_s >= _PROGRESS_EVERY_S:
+            note(text)
+            last_s = clock()
+
+    return report
 
 
 def pull_progress(alias: str, *, clock: Callable[[], float] = time.monotonic) -> "Callable[[PullProgress], None]":

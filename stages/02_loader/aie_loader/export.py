@@ -32,7 +32,7 @@ from aie_tensor import DType, EnvironmentLacksError, InvalidInputError, Matrix
 __all__ = ["Progress", "export_gguf", "export_safetensors", "written_tensors"]
 
 Progress = Callable[[int, int], None]
-"""Takes bytes of tensors written so far, and bytes in all."""
+"""Takes bytes of tensors made so far, and bytes in all."""
 
 _FOLDER_FILES = (
     "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
@@ -108,18 +108,19 @@ def _bytes_by_type(tensors: Mapping[str, PendingTensor]) -> Mapping[DType, int]:
 
 
 def _watched(tensors: Mapping[str, PendingTensor], progress: Progress | None) -> Mapping[str, PendingTensor]:
-    """The same tensors, with a report as each is made."""
+    """The same tensors, with a report after each is made."""
     if progress is None:
         return tensors
     total = sum(tensor.nbytes for tensor in tensors.values())
-    begun = 0
+    made = 0
 
     def watched(tensor: PendingTensor) -> PendingTensor:
         def make() -> Matrix:
-            nonlocal begun
-            progress(begun, total)
-            begun += tensor.nbytes
-            return tensor.matrix()
+            nonlocal made
+            matrix = tensor.matrix()
+            made += tensor.nbytes
+            progress(made, total)
+            return matrix
 
         return PendingTensor(tensor.shape, make, tensor.dtype)
 

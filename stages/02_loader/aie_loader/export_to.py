@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from aie_loader.errors import ModelFileError
@@ -96,6 +96,8 @@ def _replacing(out: Path) -> Iterator[Path]:
         if out.is_dir():
             os.replace(out, old)
         os.replace(new, out)
+    except EnvironmentLacksError as error:  # it names a file that is gone by now
+        raise EnvironmentLacksError(str(error).replace(str(new), str(out))) from error
     except OSError as error:
         raise EnvironmentLacksError(f"{out} cannot be written: {error.strerror or error}") from error
     finally:
@@ -105,4 +107,5 @@ def _replacing(out: Path) -> Iterator[Path]:
             if left.is_dir():
                 shutil.rmtree(left, ignore_errors=True)
             else:
-                left.unlink(missing_ok=True)
+                with suppress(OSError):  # it may never have been there, nor its folder
+                    left.unlink()

@@ -46,6 +46,7 @@ class Price:
     num_positions: int
     kernels: KernelKind
     num_threads: int
+    num_rounds: int  # steps of each kind that the medians are of
 
 
 def price_precisions(
@@ -129,7 +130,7 @@ class _Pricing:
             weight_bytes=runner.weight_bytes,
             bits_per_weight=8 * runner.weight_bytes / self._num_weights,
             step_s=step_s,
-            step_share=step_s / own_s,
+            step_share=1.0 if runner is own else step_s / own_s,
             mean_kl=tally.mean_kl,
             max_kl=tally.max_kl,
             agreement=tally.agreement,
@@ -137,6 +138,7 @@ class _Pricing:
             num_positions=tally.num_positions,
             kernels=runner.kernels,
             num_threads=self._num_threads,
+            num_rounds=self._rounds,
         )
         self._arrived(price)
         return price

@@ -1,0 +1,153 @@
+"""`aie quantize`: a model in another precision, and what each precision costs."""
+
+import textwrap
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from aie.console import byte_progress, check_writable, format_bytes, note, write_json
+
+if TYPE_CHECKING:
+    from aie_engine.evaluation import Price
+    from aie_loader import Model
+    from aie_loader.precision import Precision
+
+__all__ = ["export", "quantize", "register"]
+
+
+def quantize(
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="Alias, file or folder. [the default model]")
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="KIND", help="fp32, fp16, bf16, int8, int8-64, int8-row or int4."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="A .gguf file, or a folder for safetensors (fp32, fp16 and bf16 only)."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Measure what it costs: with --out of what was written, else of every kind.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a model that is at PATH already.")] = False,
+    threads: Annotated[int | None, typer.Option(help="Compute threads for --check. [all cores]")] = None,
+    kernels: Annotated[str, typer.Option(help="native, numpy or auto, for --check.")] = "auto",
+    json_path: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
+) -> None:
+    """Write a model in another precision, or show what each would cost: bytes, time, distance from fp32.
+
+    \b
+    int8       groups of 32 weights share a scale: 8.5 bits per weight
+    int8-64    groups of 64 share one, int8-row whole rows: coarser, but stored as int8 is, so no smaller
+    int4       groups of 32 share a scale and a minimum: 5 bits; the embedding table and the head stay int8
+    Vectors stay fp32. Rows that do not fill groups of 32 become fp16.
+
+    \b
+    aie quantize --check                               every kind of the default model, side by side
+    aie quantize model/ --to int4 --out model.gguf     write one
+    """
+    from aie.assemble import find_model
+    from aie_engine import InvalidInputError
+    from aie_loader import load_model
+    from aie_loader.precision import find_precision
+
+    if (to is None) != (out is None):
+        raise InvalidInputError("--to and --out go together: what to make, and where to put it.", param="to")
+    if to is None and not check:
+        raise InvalidInputError("Say what to make (--to KIND --out PATH), or --check to compare all kinds.", param="to")
+    if kernels not in ("auto", "native", "numpy"):
+        raise InvalidInputError(f"--kernels is {kernels!r}; choose auto, native or numpy.", param="kernels")
+    precision = None if to is None else find_precision(to, param="--to")
+    if json_path is not None:
+        check_writable(json_path)
+    loaded = load_model(find_model(model))
+    try:
+        document: dict[str, object] = {"model": str(loaded.path)}
+        if precision is not None and out is not None:
+            document |= export(loaded, out, precision, force=force)
+        if check:
+            prices = _prices(loaded, None if precision is None else [precision], kernels, threads)
+            document["prices"] = [asdict(price) for price in prices]
+        if json_path is not None:
+            write_json(json_path, document)
+    finally:
+        loaded.close()
+
+
+def export(loaded: "Model", out: Path, precision: "Precision | None", *, force: bool) -> dict[str, object]:
+    """Writes, with progress, and says what came out. The figures as a document."""
+    from aie_loader.export_to import export_model
+    from aie_loader.passes import WeightConverter
+
+    if precision is not None:
+        WeightConverter(loaded.graph, precision, note=note)  # says what cannot be in this precision
+    written = export_model(loaded, out, precision, force=force, progress=byte_progress(f"Writing {out}"))
+    size = sum(path.stat().st_size for path in _files(written))
+    print(
+        f"{written}: {format_bytes(size)}; the weights were {format_bytes(loaded.weight_bytes)}. Read back: the same."
+    )
+    return {"out": str(written), "precision": precision.name if precision else None, "bytes": size}
+
+
+def _files(path: Path) -> Iterable[Path]:
+    return [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
+
+
+def _prices(loaded: "Model", chosen: "list[Precision] | None", kernels: str, threads: int | None) -> "list[Price]":
+    from aie_engine import available_cores
+    from aie_engine.evaluation import price_precisions
+
+    num_threads = threads or available_cores()
+    note("Measuring: the built-in text in fp32 first, then in each precision …")
+    prices = price_precisions(
+        loaded,
+        chosen,
+        kernels=kernels,  # type: ignore[arg-type]  # checked above
+        num_threads=num_threads,
+        report=note,
+        arrived=lambda price: note(f"  {price.precision}: perplexity {price.perplexity:.3f}"),
+    )
+    _print_prices(prices, loaded)
+    return prices
+
+
+def _print_prices(prices: "list[Price]", loaded: "Model") -> None:
+    """The table, less than 80 columns wide, and what it needs to be read rightly."""
+    widths = {"size": 10, "bits": 6, "step": 7, "KL mean": 8, "KL max": 8, "same": 8, "perplexity": 11}
+    print("weights ", *(f"{name:>{width}}" for name, width in widths.items()))
+    for price in prices:
+        print(
+            f"{price.precision:<8} {format_bytes(price.weight_bytes):>10} {price.bits_per_weight:>6.2f} "
+            f"{'×' + format(price.step_share, '.2f'):>7} {price.mean_kl:>8.2g} {price.max_kl:>8.2g} "
+            f"{100 * price.agreement:>6.1f} % {price.perplexity:>11.3f}"
+        )
+    print()
+    for line in _explained(prices[0], loaded):
+        print(textwrap.fill(line, 100, subsequent_indent="  "))
+
+
+def _explained(first: "Price", loaded: "Model") -> list[str]:
+    lines = [
+        f"step: time to decode one token of one sequence, {first.num_threads} threads, {first.kernels} kernels: the "
+        f"median of {first.num_rounds}, in turns with the file's own weights, which take {first.step_s * 1e3:.1f} ms.",
+        f"KL: nats per token against fp32, on {first.num_positions} tokens of built-in text. same: how often both like "
+        "the same token best. bits: per weight.",
+    ]
+    if first.kernels == "numpy":
+        lines.append("NumPy expands all weights to fp32, so here every kind takes the same time.")
+    blocks = sorted({weight.dtype.name for weight in loaded.graph.weights.values() if weight.dtype.is_quantized})
+    if blocks:
+        lines.append(
+            f"The file itself is quantized ({', '.join(blocks)}), so fp32 is what its blocks stand for. What was lost "
+            "when it was made is not seen here, and a kind that keeps its blocks as they are differs in nothing."
+        )
+    return lines
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("quantize", short_help="Write a model in another precision, or price them all.")(quantize)

@@ -1,0 +1,94 @@
+"""Divergence and perplexity: by hand, and between models that are the same or nearly so."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aie_engine.evaluation import Tally, TextRunner, builtin_texts, compare_logits, price_precisions
+from aie_loader import Model, load_model
+from aie_loader.precision import find_precision
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model: Path) -> Model:
+    return load_model(tiny_model)
+
+
+def test_by_hand() -> None:
+    """p = (1/2, 1/4, 1/4), q = (1/4, 1/2, 1/4): KL = ½ ln 2 − ¼ ln 2; the next token is the second of three."""
+    p, q = (np.log(np.array([values], np.float32)) for values in ([2, 1, 1], [1, 2, 1]))
+    found = compare_logits(p, q + np.float32(7), np.array([1]))  # a constant on all logits changes nothing
+    assert found.kl[0] == pytest.approx(0.25 * math.log(2), rel=1e-6)
+    assert found.loss[0] == pytest.approx(math.log(2), rel=1e-6)
+    assert not found.agrees[0]
+    tally = Tally()
+    tally.add(found)
+    tally.add(compare_logits(p, p, np.array([0])))
+    assert tally.num_positions == 2
+    assert tally.mean_kl == pytest.approx(0.125 * math.log(2), rel=1e-6)
+    assert tally.max_kl == pytest.approx(0.25 * math.log(2), rel=1e-6)
+    assert tally.perplexity == pytest.approx(2.0, rel=1e-6)
+    assert tally.agreement == 0.5
+
+
+def test_a_uniform_model_is_as_lost_as_its_vocabulary_is_large() -> None:
+    tally = Tally()
+    flat = np.zeros((5, 40), np.float32)
+    tally.add(compare_logits(flat, flat, np.arange(5)))
+    assert tally.perplexity == pytest.approx(40) and tally.mean_kl == 0 and tally.max_kl == 0
+
+
+def test_a_token_that_the_other_thinks_impossible() -> None:
+    reference, other = np.zeros((1, 2), np.float32), np.array([[0, -1000]], np.float32)
+    found = compare_logits(reference, other, np.array([0]))
+    assert found.kl[0] == pytest.approx(500 - math.log(2), rel=1e-6)
+
+
+def test_texts_are_there() -> None:
+    texts = builtin_texts()
+    assert set(texts) == {"code", "cooking", "sea", "servers", "talk"}
+    assert 6_000 < sum(len(text.encode()) for text in texts.values()) < 10_000
+
+
+@pytest.mark.parametrize("kernels", ["numpy", "auto"])
+def test_logits_do_not_depend_on_the_pieces(model: Model, kernels: str) -> None:
+    ids = model.tokenizer.encode(builtin_texts()["sea"])[:150]
+    runner = TextRunner(model, None, max_len=150, kernels=kernels)  # type: ignore[arg-type]
+    whole = np.concatenate([np.array(piece) for piece in runner.logits(ids)])
+    assert whole.shape == (150, model.config.vocab_size)
+    begun = np.concatenate([np.array(piece) for piece in runner.logits(ids[:70])])
+    np.testing.assert_allclose(begun, whole[:70], rtol=1e-4, atol=1e-4)
+    assert runner.decode_seconds(ids[70], 70) > 0
+    runner.close()
+
+
+@pytest.mark.parametrize("kernels", ["numpy", "auto"])
+def test_prices(model: Model, kernels: str) -> None:
+    short = replace(model, config=replace(model.config, max_position_embeddings=40))
+    names = ("fp32", "bf16", "int8", "int8-row", "int4")
+    chosen = [find_precision(name) for name in names]
+    arrived: list[str] = []
+    prices = price_precisions(
+        short,
+        chosen,
+        kernels=kernels,
+        rounds=1,
+        arrived=lambda price: arrived.append(price.precision),  # type: ignore[arg-type]
+    )
+    table = {price.precision: price for price in prices}
+    assert arrived == ["file", *names]
+    assert table["file"].step_share == 1.0
+    for name in ("file", "fp32"):  # the tiny model is stored in fp32
+        price = table[name]
+        assert price.mean_kl == price.max_kl == 0 and price.agreement == 1 and price.bits_per_weight == 32
+    divergence = [table[name].mean_kl for name in names]
+    assert divergence == sorted(divergence) and divergence[-1] > 10 * divergence[2] > 0
+    assert table["int4"].num_positions == 5 * 39
+    sizes = [table[name].weight_bytes for name in names]
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] == model.weight_bytes
+    assert 8.5 < table["int8"].bits_per_weight < 8.6
+    for price in prices:
+        assert price.max_kl >= price.mean_kl and price.perplexity > 1 and price.step_s > 0
