@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aie_engine import EngineConfig, GenerateRequest, InvalidInputError, LocalEngine, SamplingParams
 from aie_engine.evaluation import Tally, TextRunner, builtin_texts, compare_logits, price_precisions
 from aie_loader import Model, load_model
+from aie_loader.export_to import export_model
 from aie_loader.precision import find_precision
 
 
@@ -92,3 +94,30 @@ def test_prices(model: Model, kernels: str) -> None:
     assert 8.5 < table["int8"].bits_per_weight < 8.6
     for price in prices:
         assert price.max_kl >= price.mean_kl and price.perplexity > 1 and price.step_s > 0
+
+
+@pytest.mark.parametrize("kernels", ["numpy", "auto"])
+@pytest.mark.parametrize("precision", ["bf16", "int8-row", "int4"])
+def test_an_engine_in_another_precision_says_what_the_written_model_says(
+    kernels: str, precision: str, tiny_model: Path, tmp_path: Path
+) -> None:
+    """Converted while it is loaded, and converted into a file first: the same numbers, so the same text."""
+    path = export_model(load_model(tiny_model), tmp_path / "out.gguf", find_precision(precision))
+    sampling = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+    answers, sizes = [], []
+    for config in (
+        EngineConfig(tiny_model, kernels=kernels, kv_memory_bytes=1 << 20, precision=precision),  # type: ignore[arg-type]
+        EngineConfig(path, kernels=kernels, kv_memory_bytes=1 << 20),  # type: ignore[arg-type]
+    ):
+        engine = LocalEngine(config)
+        events = list(engine.submit(GenerateRequest("x", (5, 6, 7, 300, 20), sampling)))
+        answers.append([token for event in events for token in event.token_ids])
+        sizes.append(engine.info.weight_bytes)
+        engine.close()
+    assert answers[0] == answers[1] and len(answers[0]) == 12
+    assert sizes[0] == sizes[1]
+
+
+def test_an_engine_refuses_an_unknown_precision() -> None:
+    with pytest.raises(InvalidInputError, match="precision is 'int3'; choose one of fp32"):
+        EngineConfig(Path("unused"), precision="int3")

@@ -20,6 +20,8 @@ from aie_engine.protocol import EngineInfo
 from aie_engine.requests import GenerateRequest
 from aie_engine.sizing import Sizes, available_cores, choose_sizes
 from aie_loader import Model, fuse, load_model
+from aie_loader.passes import WeightConverter
+from aie_loader.precision import find_precision
 from aie_scheduler import BlockAllocator, ContinuousBatcher, SchedulerConfig
 from aie_tensor import MemoryPool, NativeUnavailableError, native
 
@@ -61,7 +63,8 @@ def build_engine(config: EngineConfig, report: Report, *, worker: str = "engine"
         num_threads = config.num_threads or available_cores()
         kv = KVCache(model.config, sizes.num_blocks, config.block_size, pool)
         cleanup.callback(kv.close)
-        executor = _make_executor(config, model, kv, pool, sizes, num_threads, report)
+        converter = _make_converter(config, model, report)
+        executor = _make_executor(config, model, converter, kv, pool, sizes, num_threads, report)
         cleanup.callback(executor.close)
         assembler = _make_assembler(config, sizes, pool)
         cleanup.callback(assembler.close)
@@ -91,7 +94,7 @@ def build_engine(config: EngineConfig, report: Report, *, worker: str = "engine"
         eos_token_ids=model.config.eos_token_ids,
         max_queue=config.max_queue,
         load_s=time.perf_counter() - began,
-        weight_bytes=model.weight_bytes,
+        weight_bytes=model.weight_bytes if converter is None else converter.nbytes,
     )
     return EngineParts(core, info, memory, close)
 
@@ -106,9 +109,16 @@ def _make_assembler(config: EngineConfig, sizes: Sizes, pool: MemoryPool) -> Bat
     )
 
 
+def _make_converter(config: EngineConfig, model: Model, report: Report) -> WeightConverter | None:
+    if config.precision is None:
+        return None
+    return WeightConverter(model.graph, find_precision(config.precision), note=report)
+
+
 def _make_executor(
     config: EngineConfig,
     model: Model,
+    converter: WeightConverter | None,
     kv: KVCache,
     pool: MemoryPool,
     sizes: Sizes,
@@ -118,7 +128,7 @@ def _make_executor(
     library = _native_library(config, report)
     graph = fuse(model.graph)
     if library is None:
-        return NumpyExecutor(graph, kv, pool=pool)
+        return NumpyExecutor(graph, kv, pool=pool, converter=converter)
     from aie_engine.executors.native_executor import NativeExecutor
 
     try:
@@ -131,12 +141,13 @@ def _make_executor(
             max_rows=config.max_batch_size,
             max_context=sizes.max_seq_len,
             pool=pool,
+            converter=converter,
         )
     except UnsupportedOpError as error:
         if config.kernels == "native":
             raise
         report(f"{_ON_NUMPY} {error}")
-        return NumpyExecutor(graph, kv, pool=pool)
+        return NumpyExecutor(graph, kv, pool=pool, converter=converter)
     if executor.expanded:
         sizes_by_type = ", ".join(f"{kind.value} {nbytes / 1e6:.0f} MB" for kind, nbytes in executor.expanded.items())
         report(f"Weights of a type without a native kernel were expanded to float32, exactly: {sizes_by_type}.")

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from aie_loader.precision import find_precision
 from aie_tensor import InvalidInputError
 
 __all__ = ["EngineConfig", "KernelChoice"]
@@ -21,6 +22,7 @@ class EngineConfig:
     model_name: str | None = None  # the name to serve; None: as the model file says
     kernels: KernelChoice = "auto"  # auto: native where a C compiler exists, else NumPy
     num_threads: int | None = None  # None: the cores this process may use
+    precision: str | None = None  # of the weights, such as int8 (`aie_loader.precision`); None: as the file has them
     max_batch_size: int = 64  # requests running at once
     max_batch_tokens: int = 512  # tokens computed in one step, prefill and decode together
     max_queue: int = 256  # requests that may be open beyond max_batch_size before submit refuses
@@ -38,6 +40,8 @@ class EngineConfig:
         for field in ("model_path", "memory_log", "memory_ring"):
             if getattr(self, field) is not None:
                 object.__setattr__(self, field, Path(getattr(self, field)))
+        if self.precision is not None:
+            find_precision(self.precision)
         if self.kernels not in ("auto", "native", "numpy"):
             raise InvalidInputError(f"kernels must be auto, native or numpy, not {self.kernels!r}.", param="kernels")
         for field in _AT_LEAST_ONE:
