@@ -1,53 +1,25 @@
-"""Settings become a running service: model files, engines, guards, server, in that order."""
+"""Settings become the configurations of the stages, and names become paths."""
 
 import logging
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from aie.console import note, pull_progress
 from aie.service_log import ServiceLog
 from aie.settings import ServeSettings, parse_bytes
-from aie_engine import (
-    EngineConfig,
-    EnvironmentLacksError,
-    InvalidInputError,
-    available_cores,
-    load_text_model,
-    start_engine,
-)
-from aie_loader import KNOWN_MODELS, pull, resolve, served_name
-from aie_reliability import AdmissionGate, CircuitBreaker, GuardedEngine, ReliabilityConfig, SupervisedEngine
-from aie_server import ServedModel, Server, ServerConfig
+from aie_engine import EngineConfig, EnvironmentLacksError, InvalidInputError, available_cores
+from aie_loader import KNOWN_MODELS, pull, resolve
+from aie_reliability import ReliabilityConfig
 
-__all__ = ["DEFAULT_MODEL", "Service", "build_service", "engine_config", "find_model", "set_up_logging"]
+__all__ = [
+    "DEFAULT_MODEL",
+    "check_api_key",
+    "engine_config",
+    "find_model",
+    "reliability_config",
+    "set_up_logging",
+]
 
 DEFAULT_MODEL = "smollm2-135m"
-
-
-@dataclass(slots=True)
-class Service:
-    """Everything that `aie serve` runs; `close` ends it from the outside in."""
-
-    server: Server
-    gate: AdmissionGate
-    engines: list[GuardedEngine]
-
-    def begin_drain(self) -> None:
-        """Nothing new from now on; what was begun goes on."""
-        self.gate.begin_drain()
-        self.server.begin_drain()
-
-    def in_progress(self) -> int:
-        """Requests that would be cut off by `close`. The gate forgets a request when its last token is known, the
-        server when its last byte has left."""
-        return max(self.gate.in_flight, self.server.num_busy_connections)
-
-    def close(self) -> None:
-        self.server.close()
-        for engine in self.engines:
-            engine.close()
 
 
 def find_model(name: str | None) -> Path:
@@ -95,47 +67,8 @@ def _memory_log(settings: ServeSettings, model: str | None) -> Path | None:
     return path if model is None else path.with_name(f"{path.stem}.{model.replace('/', '-')}{path.suffix}")
 
 
-def build_service(settings: ServeSettings, *, report: Callable[[str], None] = note) -> Service:
-    """Loads every model and opens the port. Whatever was started is closed again when a later part fails."""
-    _check_api_key(settings.api_key)
-    paths = [(served_name(name), find_model(name)) for name in settings.models] or [(DEFAULT_MODEL, find_model(None))]
-    names = [name for name, _ in paths]
-    if len(set(names)) != len(names):
-        raise InvalidInputError(f"Two models would be served under one name: {', '.join(names)}.")
-    engines: list[GuardedEngine] = []
-    try:
-        models = []
-        for name, path in paths:
-            engine = _guarded_engine(engine_config(settings, path, name, share=len(paths)), settings, report)
-            engines.append(engine)
-            models.append(ServedModel(name=name, engine=engine, text=load_text_model(path), created=int(time.time())))
-        gate = AdmissionGate(_reliability(settings), engines_ready=lambda: _engines_ready(engines))
-        server = Server(
-            models,
-            host=settings.host,
-            port=settings.port,
-            gate=gate,
-            api_keys=(settings.api_key,) if settings.api_key else (),
-            config=ServerConfig(metrics_prefix=settings.metrics_prefix),
-        )
-        return Service(server, gate, engines)
-    except BaseException:
-        for engine in engines:
-            engine.close()
-        raise
-
-
-def _guarded_engine(config: EngineConfig, settings: ServeSettings, report: Callable[[str], None]) -> GuardedEngine:
-    reliability = _reliability(settings)
-    supervised = SupervisedEngine(
-        lambda: start_engine(config, settings.workers, report),
-        backoff_s=reliability.restart_backoff_s,
-        max_backoff_s=reliability.max_restart_backoff_s,
-    )
-    return GuardedEngine(supervised, CircuitBreaker(reliability.breaker_threshold, reliability.breaker_recovery_s))
-
-
-def _reliability(settings: ServeSettings) -> ReliabilityConfig:
+def reliability_config(settings: ServeSettings) -> ReliabilityConfig:
+    """The guards' part of the settings."""
     return ReliabilityConfig(
         max_in_flight=settings.max_batch_size + settings.max_queue,
         rate_limit_per_s=settings.rate_limit,
@@ -144,12 +77,7 @@ def _reliability(settings: ServeSettings) -> ReliabilityConfig:
     )
 
 
-def _engines_ready(engines: list[GuardedEngine]) -> tuple[bool, str]:
-    dead = [engine.info.model_name for engine in engines if not (engine.is_alive and engine.takes_requests)]
-    return (False, f"the engine of {', '.join(dead)} is not available") if dead else (True, "ready")
-
-
-def _check_api_key(key: str | None) -> None:
+def check_api_key(key: str | None) -> None:
     """A key that nobody can send, such as `--api-key "$UNSET"`, must not become a server without one."""
     if key is not None and (not key or key != key.strip() or not key.isprintable()):
         raise InvalidInputError(

@@ -23,6 +23,16 @@ def serve(
             help="Alias (see `aie models`), .gguf file or safetensors folder; none: the default, pulled on first use.",
         ),
     ] = None,
+    repository: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Serve the newest version of every model in DIR: MODEL/VERSION/… (`aie reload`)."
+        ),
+    ] = None,
+    watch: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The same, and load what appears there: write to NAME.tmp, then rename."),
+    ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on. [127.0.0.1]")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one. [8000]")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda. [auto]")] = None,
@@ -92,6 +102,8 @@ def serve(
         )
     flags: dict[str, object] = {
         "models": tuple(models) if models else None,
+        "repository": str(repository) if repository is not None else None,
+        "watch": str(watch) if watch is not None else None,
         "host": host,
         "port": port,
         "device": device,
@@ -127,7 +139,7 @@ def _run(settings: "ServeSettings") -> None:
 
 
 def _serve(settings: "ServeSettings", say: Callable[[str], None]) -> None:
-    from aie.assemble import build_service
+    from aie.service import build_service
     from aie_reliability import Drain
 
     started_s = time.monotonic()
@@ -136,8 +148,8 @@ def _serve(settings: "ServeSettings", say: Callable[[str], None]) -> None:
     drain.install()
     try:
         service.server.start()
-        for engine in service.engines:
-            info = engine.info
+        for model in service.server.models:
+            info = model.engine.info
             say(
                 f"{info.model_name}: {info.kernels} kernels, {info.num_threads} threads, contexts of up to "
                 f"{info.max_seq_len} tokens, KV cache for {info.num_kv_blocks * info.block_size} tokens"

@@ -34,6 +34,8 @@ class ServeSettings:
     """All that `aie serve` can be told. Sizes in bytes unless the name says otherwise."""
 
     models: tuple[str, ...] = ()  # aliases, files or folders; none: the default model
+    repository: str | None = None  # folder of models with versions, instead of `models`
+    watch: str | None = None  # the same, and what appears there is loaded
     host: str = "127.0.0.1"
     port: int = 8000
     device: str = "auto"  # auto | cpu | cuda
