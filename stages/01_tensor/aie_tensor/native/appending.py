@@ -61,7 +61,6 @@ class Appender:
     _index_sizes: dict[str, int] = field(default_factory=dict, init=False)  # rows of the tables that indices look into
     _max_group: int = field(default=1, init=False)
     _max_head_dim: int = field(default=1, init=False)
-    _scratch_floats: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         if self.kv is not None:

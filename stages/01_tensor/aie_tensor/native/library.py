@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from aie_tensor.errors import NativeUnavailableError
+from aie_tensor.errors import NativeUnavailableError, OutOfMemoryError
 from aie_tensor.native.build import REMEDY, Compiler, build
 from aie_tensor.native.structs import MIRRORED, OP_NAMES, PlanSpecC, StepC
 
@@ -43,6 +43,7 @@ class NativeLibrary:
             "aie_pack": (None, [int32, int32, int32, address, address]),
             "aie_argmax_rows": (None, [address, int32, int32, address]),
             "aie_map": (None, [int32, ctypes.c_float, address, int32, address]),
+            "aie_nms": (int32, [address, address, int32, ctypes.c_float, int32, address]),
             "aie_plan_create": (address, [ctypes.POINTER(PlanSpecC)]),
             "aie_plan_scratch_bytes": (int64, [ctypes.POINTER(PlanSpecC)]),
             "aie_plan_run": (None, [address, ctypes.POINTER(StepC)]),
@@ -69,6 +70,18 @@ class NativeLibrary:
         out = np.empty(x.shape[0], np.int32)
         self.c.aie_argmax_rows(pointer(x), x.shape[0], x.shape[1], pointer(out))
         return out
+
+    def nms(self, boxes: F32Array, scores: F32Array, iou: float, max_output: int | None) -> npt.NDArray[np.int64]:
+        """boxes [N, 4], scores [N] -> the boxes that stay, best first, as `ops.nms`."""
+        assert boxes.dtype == scores.dtype == np.float32 and boxes.shape == (len(scores), 4), (
+            boxes.shape,
+            scores.shape,
+        )
+        kept, most = np.empty(len(scores), np.int64), len(scores) if max_output is None else max_output
+        count = self.c.aie_nms(pointer(boxes), pointer(scores), len(scores), iou, min(most, 2**31 - 1), pointer(kept))
+        if count < 0:
+            raise OutOfMemoryError(f"The machine refuses memory for {len(scores)} boxes.")
+        return kept[:count]
 
     def map(self, name: str, x: F32Array, constant: float = 1.0) -> F32Array:
         """An operator of one element ("exp", "gelu", …) of every element; for tests of its accuracy."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from aie_tensor.errors import OutOfMemoryError
 from aie_tensor.native.appending import Buffer, KVLayout
 from aie_tensor.native.attention_operators import AttentionOperators
+from aie_tensor.native.dense_operators import DenseOperators
 from aie_tensor.native.library import NativeLibrary, pointer
 from aie_tensor.native.row_operators import RowOperators
 from aie_tensor.native.step import Limits, StatelessArrays, StepArrays
@@ -23,7 +24,7 @@ __all__ = ["Buffer", "KVLayout", "Plan", "PlanBuilder"]
 
 
 @dataclass
-class PlanBuilder(RowOperators, AttentionOperators):
+class PlanBuilder(RowOperators, AttentionOperators, DenseOperators):
     """Appends operators one by one; `build` makes the plan. Buffers may be reused between operators by the caller."""
 
     def build(self) -> "Plan":
@@ -33,7 +34,7 @@ class PlanBuilder(RowOperators, AttentionOperators):
         ops = (OpC * len(self._ops))(*self._ops)
         spec = PlanSpecC(
             len(self._ops), self.num_threads, self._max_rows, int(self.profile),
-            *cache, self._max_group, self._max_head_dim, 0, self._scratch_floats, ctypes.addressof(ops),
+            *cache, self._max_group, self._max_head_dim, 0, ctypes.addressof(ops),
             pointer(self.kv.k) if self.kv else 0, pointer(self.kv.v) if self.kv else 0,
         )  # fmt: skip
         handle = self.lib.c.aie_plan_create(ctypes.byref(spec))

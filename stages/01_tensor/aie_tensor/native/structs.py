@@ -1,4 +1,4 @@
-"""Mirrors of the C structures in src/formats.h and src/plan.h, field by field. `NativeLibrary` checks their sizes."""
+"""Mirrors of the C structures in src/formats.h, plan.h and dense.h, field by field; their sizes are checked at load."""
 
 import ctypes
 from ctypes import c_float, c_int32, c_int64, c_void_p
@@ -8,14 +8,19 @@ from aie_tensor.dtypes import DType
 __all__ = [
     "FORMATS",
     "INDICES",
+    "MAX_DIMS",
     "MIRRORED",
     "OP_NAMES",
     "POOL_KINDS",
+    "REDUCE_KINDS",
     "ROWS",
     "OpC",
     "PackedMatrixC",
     "PlanSpecC",
     "StepC",
+    "StripC",
+    "WalkC",
+    "WindowC",
 ]
 
 # Index = the number of the format, operator, kind of rows, … in C.
@@ -24,10 +29,13 @@ OP_NAMES = (
     "embed", "rms_norm", "layer_norm", "l2_normalize", "linear", "swiglu", "rope", "attention", "encoder_attention",
     "select_rows", "pool_tokens",
     "silu", "relu", "sigmoid", "tanh", "gelu", "gelu_tanh", "quick_gelu", "scale", "softcap", "exp", "mul", "add",
+    "conv", "max_pool", "avg_pool", "channels", "group_norm", "copy", "reduce", "softmax", "log_softmax", "top_k",
 )  # fmt: skip
 ROWS = ("tokens", "logits", "sequences", "items", "fixed")
 INDICES = ("token_ids", "positions", "token_types")
 POOL_KINDS = ("mean", "cls", "max", "last")
+REDUCE_KINDS = ("mean", "sum", "max")
+MAX_DIMS = 8
 
 
 class PackedMatrixC(ctypes.Structure):
@@ -51,7 +59,7 @@ class OpC(ctypes.Structure):
         ("table_row_bytes", c_int64),
         ("x", c_void_p), ("y", c_void_p), ("z", c_void_p), ("out", c_void_p), ("weight", c_void_p), ("bias", c_void_p),
         ("cosines", c_void_p), ("sines", c_void_p), ("slopes", c_void_p), ("work", c_void_p),
-        ("table", c_void_p), ("mats", c_void_p),
+        ("table", c_void_p), ("mats", c_void_p), ("shape", c_void_p),
     )  # fmt: skip
 
 
@@ -74,8 +82,34 @@ class PlanSpecC(ctypes.Structure):
         ("num_ops", c_int32), ("num_threads", c_int32), ("max_tokens", c_int32), ("profile", c_int32),
         ("num_layers", c_int32), ("num_blocks", c_int32), ("num_kv_heads", c_int32), ("block_size", c_int32),
         ("head_dim", c_int32), ("max_group", c_int32), ("max_head_dim", c_int32), ("reserved", c_int32),
-        ("scratch_floats", c_int64), ("ops", c_void_p), ("keys", c_void_p), ("values", c_void_p),
+        ("ops", c_void_p), ("keys", c_void_p), ("values", c_void_p),
     )  # fmt: skip
 
 
-MIRRORED: tuple[type[ctypes.Structure], ...] = (PackedMatrixC, OpC, StepC, PlanSpecC)
+class WindowC(ctypes.Structure):
+    """Window of dense.h."""
+
+    _fields_ = (
+        ("channels", c_int32), ("height", c_int32), ("width", c_int32),
+        ("out_channels", c_int32), ("out_height", c_int32), ("out_width", c_int32),
+        ("groups", c_int32), ("count_padding", c_int32),
+        ("kernel", c_int32 * 2), ("stride", c_int32 * 2), ("padding", c_int32 * 2), ("dilation", c_int32 * 2),
+    )  # fmt: skip
+
+
+class WalkC(ctypes.Structure):
+    """Walk of dense.h."""
+
+    _fields_ = (
+        ("num_dims", c_int32), ("in_offset", c_int32), ("out_offset", c_int32), ("num_inner", c_int32),
+        ("sizes", c_int32 * MAX_DIMS), ("in_strides", c_int32 * MAX_DIMS), ("out_strides", c_int32 * MAX_DIMS),
+    )  # fmt: skip
+
+
+class StripC(ctypes.Structure):
+    """Strip of dense.h."""
+
+    _fields_ = (("outer", c_int32), ("length", c_int32), ("inner", c_int32), ("k", c_int32))
+
+
+MIRRORED: tuple[type[ctypes.Structure], ...] = (PackedMatrixC, OpC, StepC, PlanSpecC, WindowC, WalkC, StripC)

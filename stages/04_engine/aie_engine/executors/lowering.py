@@ -9,14 +9,17 @@ key/value heads, D head size, V vocabulary, N/K output and reduction dims of a m
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from aie_engine.errors import UnsupportedOpError
+from aie_engine.executors.lowering_dense import DENSE_OPERATORS
 from aie_engine.executors.mapped import drop_pages
 from aie_engine.executors.protocol import Float32Array
 from aie_loader import Graph, Node
+from aie_loader.graph import Shape
 from aie_loader.passes import WeightConverter
 from aie_tensor import DType, Matrix
 from aie_tensor.native import FORMATS, INDICES, Buffer, PackedMatrix, PlanBuilder
@@ -62,12 +65,32 @@ class Lowering:
 
     def rows(self, name: str) -> Any:
         """Over which rows the value's operator runs: its first axis."""
-        size = self.shapes[name][0]
+        size = _first(self.shapes[name])
         return size if isinstance(size, int) else _ROWS[size]
+
+    def item(self, name: str) -> tuple[Any, tuple[int, ...]]:
+        """Rows of a value, and the shape of one of them; without an axis of unknown length it is one row as a whole."""
+        is_batch = isinstance(_first(self.shapes[name]), str)
+        return self.rows(name) if is_batch else 1, self.known(name)[int(is_batch) :]
+
+    def known(self, name: str) -> tuple[int, ...]:
+        """The value's shape, with 1 in the place of a first axis of unknown length."""
+        return tuple(size if isinstance(size, int) else 1 for size in self.shapes[name])
+
+    def as_row(self, name: str) -> Buffer:
+        """The value's buffer, seen as rows of what `item` calls one."""
+        return Buffer(self.buffer(name).address, prod(self.item(name)[1]))
 
     def vector(self, name: str) -> Float32Array:
         """A weight as float32, in its own shape."""
         return self._weights[name].dequantize()
+
+    def pack_array(self, array: Float32Array) -> PackedMatrix:
+        """Weights [N, K] in float32, as the kernels read them."""
+        allocate = self.builder.constants.allocate
+        return PackedMatrix.pack(
+            self.builder.lib, Matrix.from_array(array), allocate=lambda nbytes: allocate(nbytes, "packed weights")
+        )
 
     def pack(self, name: str) -> PackedMatrix:
         """A weight [N, K] as the kernels read it; packed once."""
@@ -84,19 +107,23 @@ class Lowering:
         return self._packed[name]
 
     def _check(self, node: Node) -> None:
+        def refuse(what: str) -> UnsupportedOpError:
+            return UnsupportedOpError(node.name, what, "native")
+
         if node.op not in _OPERATORS:
-            raise UnsupportedOpError(node.name, node.op, "native")
-        size = self.shapes[node.name][0]
-        if isinstance(size, str) and size not in _ROWS:
-            raise UnsupportedOpError(node.name, f"{node.op} over {size}", "native")
+            raise refuse(node.op)
         for key in node.attrs:
             if key not in _OPERATORS[node.op][1]:
-                raise UnsupportedOpError(node.name, f"{node.op} with {key}", "native")
+                raise refuse(f"{node.op} with {key}")
+        for name in (node.name, *node.inputs):
+            first, rest = _first(self.shapes[name]), self.shapes[name][1:]
+            if (isinstance(first, str) and first not in _ROWS) or any(isinstance(size, str) for size in rest):
+                raise refuse(f"{node.op} of shape {list(self.shapes[name])}")
         parameters = node.inputs[_PARAMETERS.get(node.op, slice(0, 0))]
         if node.op == "embedding" and node.inputs[0] not in INDICES:
-            raise UnsupportedOpError(node.name, f"embedding of {node.inputs[0]}", "native")
+            raise refuse(f"embedding of {node.inputs[0]}")
         if any((name in self._weights) != (name in parameters) for name in node.inputs):
-            raise UnsupportedOpError(node.name, f"{node.op} of these weights", "native")
+            raise refuse(f"{node.op} of these weights")
 
     def _embedding(self, node: Node) -> None:
         index, name = node.inputs
@@ -134,18 +161,16 @@ class Lowering:
 
     def _layer_norm(self, node: Node) -> None:
         x, weight, *bias = node.inputs
-        out, vector = self.buffer(node.name), self.vector(weight)
+        vector, out = self.vector(weight), self.as_row(node.name)
         shift = self.vector(bias[0]) if bias else None
         self.builder.layer_norm(
-            self.buffer(x), vector, shift, _attrs(node)["eps"], out, self.rows(node.name),
-            num_parts=out.width // len(vector),
-        )  # fmt: skip
+            self.as_row(x), vector, shift, _attrs(node)["eps"], out, self.item(x)[0], num_parts=out.width // len(vector)
+        )
 
     def _l2_normalize(self, node: Node) -> None:
-        out, shape = self.buffer(node.name), self.shapes[node.name]
-        last = shape[-1]
-        assert isinstance(last, int) and len(shape) > 1, shape
-        self.builder.l2_normalize(self.buffer(node.inputs[0]), out, self.rows(node.name), num_parts=out.width // last)
+        rows, shape = self.item(node.name)
+        x, out = self.as_row(node.inputs[0]), self.as_row(node.name)
+        self.builder.l2_normalize(x, out, rows, num_parts=prod(shape[:-1]))
 
     def _linear(self, node: Node, residual: str | None = None) -> None:
         """x [., K], weights [N, K], biases [N] or none → [., ΣN]."""
@@ -206,6 +231,10 @@ class Lowering:
         self.builder.add(self.buffer(a), self.buffer(b), self.buffer(node.name), self.rows(node.name))
 
 
+def _first(shape: Shape) -> int | str:
+    return shape[0] if shape else 1
+
+
 def _attrs(node: Node) -> Mapping[str, Any]:
     # What each operator's attributes are is the loader's contract; shape inference has checked them.
     return node.attrs
@@ -256,11 +285,13 @@ _OPERATORS: Mapping[str, tuple[Append, Sequence[str]]] = {
     "softcap": (Lowering._map, ["cap"]),
     "mul": (Lowering._mul, []),
     "add": (Lowering._add, []),
+    **DENSE_OPERATORS,
 }
 """How each operator is appended, and the constants that it takes into account: others are refused, never ignored."""
 
 _PARAMETERS: Mapping[str, slice] = {
     **dict.fromkeys(("embedding", "rms_norm", "layer_norm", "linear", "linear_concat", "swiglu"), slice(1, None)),
+    **dict.fromkeys(("conv1d", "conv2d", "batch_norm", "group_norm"), slice(1, None)),
     "linear_add": slice(1, -1),
 }
 """Which inputs must be weights of the file; all others must be computed."""

@@ -1,12 +1,13 @@
 /* Walks the plan: all threads run through the same operators, and go on when an operator's work is done. */
-#include "plan.h"
+#include "dense.h"
 
 #include <stdlib.h>
 #include <time.h>
 
 /* Sizes that native/library.py checks against the mirrors of structs.py before the first call. */
-AIE_EXPORT void aie_struct_sizes(int64_t sizes[4]) {
+AIE_EXPORT void aie_struct_sizes(int64_t sizes[7]) {
     sizes[0] = sizeof(PackedMatrix), sizes[1] = sizeof(Op), sizes[2] = sizeof(Step), sizes[3] = sizeof(PlanSpec);
+    sizes[4] = sizeof(Window), sizes[5] = sizeof(Walk), sizes[6] = sizeof(Strip);
 }
 
 AIE_EXPORT const char *aie_isa(void) { return AIE_ISA; }
@@ -38,6 +39,16 @@ static void run_op(Context *c, const Op *op) {
         break;
     case OP_POOL_TOKENS: run_pool_tokens(c, op); break;
     case OP_SELECT_ROWS: run_select_rows(c, op); break;
+    case OP_CONV: run_conv(c, op); break;
+    case OP_MAX_POOL:
+    case OP_AVG_POOL: run_window(c, op); break;
+    case OP_CHANNELS: run_channels(c, op); break;
+    case OP_GROUP_NORM: run_group_norm(c, op); break;
+    case OP_COPY: run_copy(c, op); break;
+    case OP_REDUCE: run_reduce(c, op); break;
+    case OP_SOFTMAX:
+    case OP_LOG_SOFTMAX: run_softmax(c, op); break;
+    case OP_TOP_K: run_top_k(c, op); break;
     default: run_elementwise(c, op); break;
     }
 }
@@ -80,10 +91,14 @@ AIE_EXPORT void aie_plan_free(Plan *plan) {
     free(plan);
 }
 
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+
 static size_t thread_scratch_bytes(const PlanSpec *spec) {
-    size_t linear = linear_scratch_floats(spec->max_tokens), other = (size_t)spec->scratch_floats;
-    size_t attend = attention_scratch_floats(spec->max_group, spec->max_head_dim), most = linear > attend ? linear : attend;
-    return sizeof(float) * (most > other ? most : other);
+    size_t floats = larger(linear_scratch_floats(spec->max_tokens), attention_scratch_floats(spec->max_group, spec->max_head_dim));
+    for (const Op *op = spec->ops; op < spec->ops + spec->num_ops; op++)
+        if (op->kind == OP_CONV) floats = larger(floats, conv_scratch_floats(op));
+        else if (op->kind >= OP_SOFTMAX && op->kind <= OP_TOP_K) floats = larger(floats, strip_scratch_floats(op));
+    return sizeof(float) * floats;
 }
 
 /* What the threads of such a plan hold together, for whoever keeps the books of memory. */

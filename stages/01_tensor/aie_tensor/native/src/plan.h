@@ -11,6 +11,7 @@ enum {
     OP_EMBED, OP_RMS_NORM, OP_LAYER_NORM, OP_L2_NORM, OP_LINEAR, OP_SWIGLU, OP_ROPE, OP_ATTENTION, OP_ENCODER_ATTENTION,
     OP_SELECT_ROWS, OP_POOL_TOKENS,
     OP_SILU, OP_RELU, OP_SIGMOID, OP_TANH, OP_GELU, OP_GELU_TANH, OP_QUICK_GELU, OP_SCALE, OP_SOFTCAP, OP_EXP, OP_MUL, OP_ADD,
+    OP_CONV, OP_MAX_POOL, OP_AVG_POOL, OP_CHANNELS, OP_GROUP_NORM, OP_COPY, OP_REDUCE, OP_SOFTMAX, OP_LOG_SOFTMAX, OP_TOP_K,
     NUM_KINDS
 };
 enum { ROWS_TOKENS, ROWS_LOGITS, ROWS_SEQUENCES, ROWS_ITEMS, ROWS_FIXED };
@@ -28,7 +29,7 @@ typedef struct {
     float eps, scale;               /* scale: of scores, of an embedding; the constant of scale and softcap */
     int32_t fixed_rows;             /* for ROWS_FIXED */
     int32_t kv_width, rotary_dim;   /* floats in a row of y and z of attention; features of a head that turn */
-    int32_t window, index;          /* sliding window or 0; INDEX_* of an embedding, POOL_* */
+    int32_t window, index;          /* sliding window or 0; INDEX_* of an embedding, POOL_*, REDUCE_* */
     float softcap;                  /* of attention's scores, or 0 */
     int32_t reserved;
     int64_t table_row_bytes;
@@ -39,7 +40,8 @@ typedef struct {
     const float *slopes;            /* ALiBi's [H] or NULL */
     float *work;                    /* encoder attention: transposed keys */
     const uint8_t *table;           /* embedding rows in the file's layout */
-    const PackedMatrix *mats;       /* linear: side by side along N; swiglu: gate, up */
+    const PackedMatrix *mats;       /* linear: side by side along N; swiglu: gate, up; convolution: one per group */
+    const void *shape;              /* Window, Walk or Strip of dense.h */
 } Op;
 
 typedef struct {
@@ -56,7 +58,6 @@ typedef struct {
     int32_t num_ops, num_threads, max_tokens, profile; /* max_tokens: the most rows that an operator may have */
     int32_t num_layers, num_blocks, num_kv_heads, block_size, head_dim, max_group;
     int32_t max_head_dim, reserved;
-    int64_t scratch_floats;                            /* what operators want beyond linear and attention */
     const Op *ops;
     float *keys, *values; /* [L][P][G][A x D]; within a block keys are [D][A] and values [A][D] */
 } PlanSpec;

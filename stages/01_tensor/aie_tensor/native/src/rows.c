@@ -1,5 +1,6 @@
 /* Operators that look at each row by itself: look-ups, normalisations, choices. Rows are shared out among the threads. */
 #include "plan.h"
+#include "sums.h"
 #include "vector_math.h"
 
 void run_embed(Context *c, const Op *op) {
@@ -12,23 +13,6 @@ void run_embed(Context *c, const Op *op) {
             unpack_row(op->table_format, op->out_width, op->table + ids[t] * op->table_row_bytes, out);
             for (int i = 0; op->scale != 1.0f && i < op->out_width; i++) out[i] *= op->scale;
         }
-}
-
-/* Sum over f(x) in one fixed order: each lane in float, the lanes in double. `shift` is subtracted from x before. */
-ALWAYS_INLINE double row_sum(const float *x, int width, float shift, const int squares) {
-    vf sum = vf_set(0.0f);
-    double total = 0.0;
-    int i = 0;
-    for (; i + VW <= width; i += VW) {
-        vf v = vf_load(x + i) - shift;
-        sum = squares ? vf_fma(v, v, sum) : sum + v;
-    }
-    for (int lane = 0; lane < VW; lane++) total += sum[lane];
-    for (; i < width; i++) {
-        float v = x[i] - shift;
-        total += squares ? (double)v * v : v;
-    }
-    return total;
 }
 
 /* out = x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019). */
