@@ -178,7 +178,9 @@ BROKEN = {
     "alignment 24": (alignment(24), MalformedHeaderError, "general.alignment is 24"),
     "alignment huge": (alignment(1 << 31), MalformedHeaderError, "general.alignment"),
     "alignment text": (
-        lambda f: f.keys.append((b"general.alignment", STRING, text("32"))), MalformedHeaderError, "'32'"),
+        lambda f: f.keys.append((b"general.alignment", STRING, text("32"))), MalformedHeaderError, "STRING, not a"),
+    "alignment of one byte": (
+        lambda f: f.keys.append((b"general.alignment", U8, b"\x20")), MalformedHeaderError, "UINT8, not a UINT32"),
     "no dimensions": (with_tensor(dims=[]), MalformedHeaderError, "0 dimensions"),
     "five dimensions": (with_tensor(dims=[32, 1, 1, 1, 1]), MalformedHeaderError, "5 dimensions"),
     "2^32-1 dimensions": (with_tensor(num_dims=(1 << 32) - 1), MalformedHeaderError, "dimensions"),

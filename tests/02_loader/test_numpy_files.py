@@ -114,6 +114,12 @@ BROKEN: dict[str, tuple[bytes, type[Exception], str]] = {
     "shape of texts": (npy(GOOD.replace("2, 3", "'2', 3")), MalformedHeaderError, "stands in the shape"),
     "shape negative": (npy(GOOD.replace("2, 3", "-2, -3")), MalformedHeaderError, "- stands in the shape"),
     "shape float": (npy(GOOD.replace("2, 3", "2.0, 3")), MalformedHeaderError, "'.0, 3), }' at character"),
+    "shape with a zero before": (npy(GOOD.replace("2, 3", "02, 3")), MalformedHeaderError, "the shape is not a tuple"),
+    "long in version 3": (
+        npy(GOOD.replace("2, 3", "2L, 3L"), version=b"\3\0"),
+        MalformedHeaderError,
+        "'L, 3L), }' at character",
+    ),
     "shape true": (npy(GOOD.replace("2, 3", "True, 6")), MalformedHeaderError, "True stands in the shape"),
     "shape no tuple": (npy(GOOD.replace("(2, 3)", "(6)")), MalformedHeaderError, "not a tuple"),
     "shape of 33": (npy(GOOD.replace("2, 3", "1, " * 33)), MalformedHeaderError, "more than 32 dimensions"),

@@ -92,6 +92,8 @@ def gguf_files() -> dict[str, Entry]:
         "bool_of_7": (gguf(text(b"a") + struct.pack("<IB", 7, 7), counts=(0, 1)), MALFORMED, "neither 0 nor 1"),
         "alignment_0": (
             gguf(text(b"general.alignment") + struct.pack("<II", 4, 0), counts=(0, 1)), MALFORMED, "alignment is 0"),
+        "alignment_of_one_byte": (  # found here
+            gguf(text(b"general.alignment") + struct.pack("<IB", 0, 8), counts=(0, 1)), MALFORMED, "not a UINT32"),
         "exabytes": (  # a product beyond 64 bits looked like a few megabytes elsewhere
             gguf(rows=gguf_row((1 << 32, 1 << 32)), data=bytes(64), counts=(1, 0)), TRUNCATED, "ends at byte"),
         "size_2_to_63": (gguf(rows=gguf_row((1 << 63, 2)), counts=(1, 0)), MALFORMED, "each must be"),
@@ -135,6 +137,8 @@ def numpy_files() -> dict[str, Entry]:
         "literal_bomb": (npy("{'descr': " + "(" * 4000), MALFORMED, "stands in the shape"),
         "size_overflows": (
             npy(f"{{'descr': '<f8', 'fortran_order': True, 'shape': ({1 << 61}, 8)}}"), MALFORMED, "2^63"),
+        "zero_before_a_number": (  # found here
+            npy("{'descr': '|u1', 'fortran_order': False, 'shape': (04,)}", b"1234"), MALFORMED, "not a tuple"),
         "header_of_4_gb": (b"\x93NUMPY\2\0\xff\xff\xff\xff{}", MALFORMED, "claims a header"),
         "bomb": (zipped({"x.npy": npy(
             "{'descr': '|u1', 'fortran_order': False, 'shape': (2000000,)}", bytes(2_000_000))}, zipfile.ZIP_DEFLATED),

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from aie_loader.errors import MalformedHeaderError, TruncatedFileError, UnsupportedTensorTypeError
 from aie_loader.formats.checkpoint import Checkpoint, TensorInfo, matrices
-from aie_loader.formats.gguf_cursor import HeaderCursor
+from aie_loader.formats.gguf_cursor import HeaderCursor, ValueType
 from aie_loader.formats.gguf_split import check_part, check_whole, split_count, split_paths
 from aie_loader.formats.gguf_types import TYPE_NUMBERS, UNSUPPORTED_TYPES, supported_type
 from aie_loader.formats.leniency import STRICT, Leniency, remedy
@@ -99,7 +99,10 @@ def _read_header(source: SourceFile, lenient: Collection[Leniency]) -> GGUFHeade
         if key in metadata:
             raise MalformedHeaderError(f"{source.path}: metadata key {key!r} occurs twice")
         what = f"metadata value {key!r:.80}"  # short, since it is repeated for each element of an array
-        metadata[key] = cursor.value(cursor.value_type(what), what)
+        kind = cursor.value_type(what)
+        if key == "general.alignment" and kind is not ValueType.UINT32:
+            raise MalformedHeaderError(f"{source.path}: general.alignment is a {kind.name}, not a UINT32")
+        metadata[key] = cursor.value(kind, what)
     alignment = _alignment(source.path, metadata)
     rows = [_read_tensor_row(source.path, cursor, index) for index in range(num_tensors)]
     data_offset = -(-cursor.position // alignment) * alignment

@@ -27,7 +27,8 @@ MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 10_000  # NumPy's own limit for files that are not trusted
 _MAX_DIMS = 32
 _MAX_VALUES = 1 << 63
-_WORD = re.compile(r"\s*(?:'([^'\\]*)'|\"([^\"\\]*)\"|(True|False)|(\d{1,20})L?|([{}()\[\],:-]))")
+_WORD = re.compile(r"\s*(?:'([^'\\]*)'|\"([^\"\\]*)\"|(True|False)|(0|[1-9]\d{0,19})|([{}()\[\],:-]))")
+_LONG = re.compile(r"(?<=\d)L\b")  # Python 2 on Windows wrote (3L, 4L), in versions 1 and 2 of the format
 _DESCR = re.compile(r"[<>|]([a-zA-Z])(\d{1,4})|[|]?(O)")
 _KEYS = {"descr", "fortran_order", "shape"}
 
@@ -73,7 +74,7 @@ def parse_npy_header(raw: bytes, total_bytes: int, where: str) -> NpyHeader:
         text = raw[text_offset:data_offset].decode("utf-8" if raw[6] == 3 else "latin-1")
     except UnicodeDecodeError as error:
         raise MalformedHeaderError(f"{where}: the header is not valid UTF-8") from error
-    return _checked(_fields(text, where), data_offset, where)
+    return _checked(_fields(text if raw[6] == 3 else _LONG.sub("", text), where), data_offset, where)
 
 
 def _checked(fields: dict[str, object], data_offset: int, where: str) -> NpyHeader:
