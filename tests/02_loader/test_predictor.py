@@ -1,5 +1,6 @@
 """Predictors: what is recognised, and what is refused in which words. What they compute is tested in `parity`."""
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ from aie_loader import (
     without_padding,
 )
 from aie_loader.formats.safetensors_writer import write_safetensors
-from aie_tensor import InvalidInputError, Matrix
+from aie_tensor import AieError, InvalidInputError, Matrix
 
 C, F, V = 8, 12, 20
 CONFIG = {
@@ -286,6 +287,46 @@ def test_image_settings(write: Callable[..., Path]) -> None:
         load_predictor(write({**config, "depths": [2]}, tensors, None))
     with pytest.raises(MalformedHeaderError, match="depths"):
         load_predictor(write({**config, "depths": [1, 1]}, tensors, None))
+
+
+JUNK = (None, [], {}, "x", -1, 0, 1 << 70, 1.5, True, [None], {"0": None}, {"0": "a", "1": 5})
+RESNET = {"model_type": "resnet", "num_channels": 1, "embedding_size": 4, "hidden_sizes": [4], "depths": [1]}
+CLASSIFIES = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "a"}, "problem_type": "regression",
+              "num_labels": 1, "pad_token_id": 0, "type_vocab_size": 2, "hidden_act": "gelu", "layer_norm_eps": 1e-5,
+              "position_embedding_type": "absolute", "is_decoder": False}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "base", [{**CONFIG, **CLASSIFIES}, {**CONFIG, "model_type": "roberta"}, RESNET], ids=["bert", "roberta", "resnet"]
+)
+def test_any_value_of_a_configuration_is_taken_or_refused(write: Callable[..., Path], base: dict[str, Any]) -> None:
+    """Whatever a file says, the worst is an error of ours."""
+    path = write()
+    for key in [*base, "downsample_in_first_stage", "layer_type", "quantization_config"]:
+        for value in JUNK:
+            (path / "config.json").write_text(json.dumps({**base, key: value}))
+            with contextlib.suppress(AieError):
+                load_predictor(path)
+            is_predictor(path)
+
+
+@pytest.mark.parametrize("name", ["modules.json", "1_Pooling/config.json", "tokenizer_config.json",
+                                  "sentence_bert_config.json", "preprocessor_config.json", "graph.json"])  # fmt: skip
+def test_any_file_beside_it_is_taken_or_refused(write: Callable[..., Path], name: str) -> None:
+    path = write(RESNET if name.startswith("preprocessor") else None, **pooling(pooling_mode="mean"))
+    keys = {
+        "modules.json": ("type", "path"),
+        "1_Pooling/config.json": ("pooling_mode", "pooling_mode_cls_token"),
+        "tokenizer_config.json": ("model_max_length",),
+        "sentence_bert_config.json": ("max_seq_length",),
+        "preprocessor_config.json": ("size", "crop_size", "image_mean"),
+        "graph.json": ("aie_graph",),
+    }[name]
+    objects = [{key: value} for key in keys for value in JUNK]
+    for document in [*JUNK, *([[one] for one in objects] if name == "modules.json" else objects)]:
+        (path / name).write_text(json.dumps(document))
+        with contextlib.suppress(AieError):
+            load_predictor(path)
 
 
 def test_packing(write: Callable[..., Path]) -> None:

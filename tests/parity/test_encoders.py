@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 import tokenizers
 
-from aie_engine import predict_ids
+from aie_engine import embed_texts, predict_ids, predict_texts
 from aie_engine.executors import StatelessExecutor
 from aie_loader import Predictor, fuse, load_predictor, resolve
+from aie_loader.architectures.encoders import ENCODERS
 from aie_loader.formats.safetensors_writer import write_safetensors
 from aie_loader.packing import pack_texts, without_padding
-from aie_tensor import AieError, Matrix
+from aie_tensor import AieError, InvalidInputError, Matrix
 
 sys.path.insert(0, str(Path(__file__).parent))
 from made_up import made_up
@@ -127,6 +128,24 @@ def test_what_the_outputs_of_text_models_mean(folder: Folder) -> None:
     assert (found["bert"].max_length, found["roberta"].max_length) == (32, 30)  # RoBERTa's positions begin at 2
 
 
+def test_the_golden_files_cover_every_family() -> None:
+    assert {json.loads((GOLDEN / f"{name}.json").read_text())["config"]["model_type"] for name in TEXT} == set(ENCODERS)
+
+
+def test_pairs_of_texts_and_what_is_too_long(folder: Folder) -> None:
+    predictor = load_predictor(folder("bert_sequence")[0])
+    encoded = predictor.encode([("w5 w6", "w7"), "w8"])
+    packed = pack_texts(predictor.graph, encoded.ids, encoded.type_ids)
+    expected = StatelessExecutor(predictor.graph).run(packed.inputs, packed.seq_starts)["logits"]
+    np.testing.assert_array_equal(predict_texts(predictor, [("w5 w6", "w7"), "w8"]), expected)
+    with pytest.raises(InvalidInputError, match=r"33 tokens; .* reads at most 32"):
+        predict_ids(predictor, [[5], [5] * 33])
+    with pytest.raises(InvalidInputError, match="gives logits"):
+        embed_texts(predictor, ["w5"])
+    with pytest.raises(InvalidInputError, match="no texts"):
+        embed_texts(load_predictor(predictor.path, head="mean"), [])
+
+
 @pytest.mark.parametrize("kind", ["mean", "cls", "max"])
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert"])
 def test_pooling_heads(folder: Folder, name: str, kind: str) -> None:
@@ -155,16 +174,16 @@ def test_pooling_as_modules_json_says(folder: Folder) -> None:
     (path / "1_Pooling").mkdir()
     modes = {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True, "pooling_mode_max_tokens": False}
     (path / "1_Pooling" / "config.json").write_text(json.dumps(modes))
-    (path / "sentence_bert_config.json").write_text('{"max_seq_length": 9}')
+    (path / "sentence_bert_config.json").write_text('{"max_seq_length": 14}')
     predictor = load_predictor(path)
     states = [np.array(rows, dtype=np.float32) for rows in record["output"]]
     expected = np.stack([np.concatenate([rows[0], rows.mean(0)]) for rows in states])
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     agree(predict_ids(predictor, record["texts"]), expected)
-    assert predictor.max_length == 9
+    assert predictor.max_length == 14
     # A longer text loses its end but not the token that closes it.
     assert predictor.encode(["w5 w6"]).ids == [[2, 5, 6, 3]]
-    assert predictor.encode([" ".join(f"w{i}" for i in range(10, 30))]).ids == [[2, *range(10, 17), 3]]
+    assert predictor.encode([" ".join(f"w{i}" for i in range(10, 30))]).ids == [[2, *range(10, 22), 3]]
 
 
 def test_names_of_the_first_releases_and_without_the_familys_prefix(folder: Folder) -> None:

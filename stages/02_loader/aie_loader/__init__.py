@@ -10,6 +10,7 @@ Layers, lowest first; each imports only those above it in this list:
     architectures/       families of models: configuration and graph
     repository/ …        which models are here, and how to get them; tiny.py: one made on the spot
     model.py             a path into all of this; export.py: back into files
+    predictor.py         a path into a model that does not generate; packing.py: texts as its graph takes them
 
 It knows nothing of requests and batches, and imports stage 1 only. Axes of shapes: see ARCHITECTURE.md.
 """

@@ -6,6 +6,7 @@ Layout, each line built on those above it:
     memory, block_book                   the pool, the ledger, and who holds which KV block
     batch, kv_cache, executors/          one step of the model: arrays in, logits out
     sampling                             logits in, tokens out
+    predicting                           texts through a model that does not generate
     assembler, generation, core          one step of the engine: schedule, assemble, execute, sample, events
     loop                                 the step again and again, in one thread, fed through a queue
     sizing, build                        a configuration into a core that is ready

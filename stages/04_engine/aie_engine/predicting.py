@@ -51,7 +51,11 @@ def predict_ids(
     runner: GraphRunner | None = None,
     batch_tokens: int = BATCH_TOKENS,
 ) -> list[Float32Array]:
-    """As `predict_texts` for token ids; token_types for pairs of texts in one."""
+    """As `predict_texts` for token ids; token_types for pairs of texts in one. What is too long is refused, not cut."""
+    most = predictor.max_length
+    if most is not None and any(len(text) > most for text in texts):
+        longest = max(map(len, texts))
+        raise InvalidInputError(f"a text has {longest} tokens; {predictor.name} reads at most {most}")
     own = runner is None
     runner = StatelessExecutor(predictor.graph) if runner is None else runner
     results: list[Float32Array] = []
