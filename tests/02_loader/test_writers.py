@@ -10,6 +10,7 @@ import pytest
 import safetensors
 from safetensors.numpy import load_file
 
+from aie_loader import load_model
 from aie_loader.formats import open_gguf, open_safetensors
 from aie_loader.formats.replacing import replacing
 from aie_loader.formats.safetensors_writer import PendingTensor, write_safetensors
@@ -130,3 +131,16 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(EnvironmentLacksError, match="cannot be written"), replacing(tmp_path / "file" / "a"):
         pass
+
+
+def test_a_model_of_blocks_that_no_kernel_reads_loads(tiny_gguf: Path, tmp_path: Path) -> None:
+    checkpoint = open_gguf(tiny_gguf)
+    tensors = dict(checkpoint)
+    for name, matrix in checkpoint.items():
+        if matrix.dtype.is_quantized:
+            blocks = gguf.quantize(matrix.dequantize(), gguf.GGMLQuantizationType.Q5_1)
+            tensors[name] = Matrix(DType.Q5_1, matrix.shape, blocks.reshape(-1).view(np.uint8))
+    model = load_model(write_gguf(tmp_path / "q5_1.gguf", checkpoint.metadata, tensors))
+    weight = model.graph.weights["blk.0.ffn_up.weight"]
+    assert weight.dtype is DType.Q5_1
+    np.testing.assert_allclose(weight.dequantize(), checkpoint["blk.0.ffn_up.weight"].dequantize(), atol=0.02)

@@ -8,7 +8,11 @@ from aie_tensor import DType, Matrix
 
 __all__ = ["WeightTaker"]
 
-_FLOATS = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0, DType.Q4_1)
+# Types that stand for numbers with a fraction. The engine expands to F32 what its kernels cannot multiply by.
+_FLOATS = (
+    DType.F32, DType.F16, DType.BF16, DType.F64, DType.F8_E4M3, DType.F8_E5M2, DType.F8_E4M3FNUZ, DType.F8_E5M2FNUZ,
+    *(dtype for dtype in DType if dtype.is_quantized),
+)  # fmt: skip
 _MAX_LISTED = 4
 
 
