@@ -17,6 +17,8 @@ from aie_loader.export import export_gguf, export_safetensors
 from aie_loader.formats import open_safetensors
 from aie_loader.formats.safetensors_writer import write_safetensors
 from aie_loader.precision import find_precision
+from aie_loader.tokenizer_pieces import PieceType, SentencePieceModel, sentencepiece
+from aie_loader.tokenizer_template import SpecialTokens, post_processor
 from aie_tensor import DType, InvalidInputError, Matrix, quantize
 
 PARITY = Path(__file__).parent.parent / "parity"
@@ -171,17 +173,66 @@ def test_text_side_survives(tmp_path: Path) -> None:
         assert model.config.eos_token_ids == original.config.eos_token_ids
 
 
-def test_a_tokenizer_that_gguf_cannot_name_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("space_prefix", ["always", "never"])
+def test_sentencepiece(space_prefix: Any, tmp_path: Path) -> None:
+    """Scores in GGUF, merges in the folder: pieces of a small vocabulary, with bytes for all the rest."""
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{value:02X}>" for value in range(256))]
+    types = [PieceType.UNKNOWN, PieceType.CONTROL, PieceType.CONTROL, *[PieceType.BYTE] * 256]
+    made = ["▁t", "he", "▁the", "in", "▁a", "er", "on", "▁f", "es", "ing", "12", "▁▁", "th", "ers"]
+    letters = sorted({*"abcdefghijklmnopqrstuvwxyz.,'=123 \n▁"} - {" ", "\n"})
+    scores = [0.0] * 259 + [-float(rank) for rank in range(len(made) + len(letters))]
+    pieces += made + letters
+    types += [PieceType.NORMAL] * (len(pieces) - len(types))
+    folder = write_tiny_llama(tmp_path / "folder")
+    backend = sentencepiece(SentencePieceModel("bpe", pieces, scores, types, 0, space_prefix))
+    processor = post_processor(SpecialTokens(start=("<s>", 1)))
+    assert processor is not None
+    backend.post_processor = processor
+    backend.save(str(folder / "tokenizer.json"))
+    config = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "chat_template": "{{ messages }}"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    original = load_model(folder)
+    there = load_model(export_gguf(original, tmp_path / "out.gguf"))
+    back = load_model(export_safetensors(there, tmp_path / "back"))
+    assert there.metadata["tokenizer.ggml.model"] == "llama"
+    for text in ("the fingers on a 123 = 12", "  two  spaces, ÜÄ </s> a<s>b", "", " ", "the\n\n then"):
+        for special in (True, False):
+            expected = original.tokenizer.encode(text, add_special_tokens=special)
+            assert there.tokenizer.encode(text, add_special_tokens=special) == expected
+            assert back.tokenizer.encode(text, add_special_tokens=special) == expected
+    assert json.loads((tmp_path / "back" / "tokenizer_config.json").read_text())["unk_token"] == "<unk>"
+
+
+def test_a_tokenizer_that_gguf_cannot_describe_is_refused(tmp_path: Path) -> None:
     folder = write_tiny_llama(tmp_path / "folder")
     path = folder / "tokenizer.json"
     document = json.loads(path.read_text())
-    path.write_text(json.dumps({**document, "model": {**document["model"], "byte_fallback": True}}))
-    with pytest.raises(TokenizerError, match="SentencePiece BPE cannot be written as GGUF"):
-        export_gguf(load_model(folder), tmp_path / "out.gguf")
-    document["pre_tokenizer"] = {"type": "Split", "pattern": {"String": "x"}, "behavior": "Isolated", "invert": False}
-    path.write_text(json.dumps(document))
-    with pytest.raises(TokenizerError, match="no name that aie knows"):
-        export_gguf(load_model(folder), tmp_path / "out.gguf")
+    split = {"type": "Split", "pattern": {"String": "x"}, "behavior": "Isolated", "invert": False}
+    words = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"}
+    for change, says in (
+        ({"pre_tokenizer": split}, "no name that aie knows"),
+        ({"model": {**document["model"], "byte_fallback": True}}, "it gives other ids"),
+        ({"model": words, "added_tokens": []}, "of the kind WordLevel cannot be written as GGUF"),
+    ):
+        path.write_text(json.dumps({**document, **change}))
+        with pytest.raises(TokenizerError, match=says):
+            export_gguf(load_model(folder), tmp_path / "out.gguf")
+
+
+def test_every_chat_template_survives(tmp_path: Path) -> None:
+    folder = write_tiny_llama(tmp_path / "folder")
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("tools: {{ tools }}")
+    model = load_model(folder)
+    assert model.chat_template is not None and set(model.chat_template.sources) == {"default", "tool_use"}
+    there = load_model(export_gguf(model, tmp_path / "out.gguf"))
+    for other in (
+        there,
+        load_model(export_safetensors(there, tmp_path / "a")),
+        load_model(export_safetensors(model, tmp_path / "b")),
+    ):
+        assert other.chat_template is not None
+        assert dict(other.chat_template.sources) == dict(model.chat_template.sources)
 
 
 def test_progress_counts_to_the_end(tmp_path: Path) -> None:

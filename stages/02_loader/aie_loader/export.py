@@ -34,11 +34,8 @@ __all__ = ["Progress", "export_gguf", "export_safetensors", "written_tensors"]
 Progress = Callable[[int, int], None]
 """Takes bytes of tensors made so far, and bytes in all."""
 
-_FOLDER_FILES = (
-    "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", "chat_template.jinja", "chat_template.json", "vocab.json", "vocab.txt", "merges.txt",
-    "tokenizer.model",
-)  # fmt: skip
+_KEPT_SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model"})  # of a folder's small files: tokenizer, templates …
+_MAX_KEPT_BYTES = 64 << 20
 _TORCH_NAMES = {DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat16"}
 _OF_ONE_FILE = ("split.no", "split.count", "split.tensors.count", "general.alignment")
 
@@ -152,19 +149,27 @@ def _write_text_files(model: Model, folder: Path) -> None:
     """The tokenizer and what belongs to it: copied from a folder, written anew from a GGUF file."""
     if model.format == "safetensors":
         source = model.path if model.path.is_dir() else model.path.parent
-        for name in _FOLDER_FILES:
-            if (source / name).is_file():
-                shutil.copyfile(source / name, folder / name)
+        for path in [*source.iterdir(), *source.glob("additional_chat_templates/*")]:
+            is_kept = path.suffix in _KEPT_SUFFIXES and not path.name.endswith(".index.json")
+            if is_kept and path.name != "config.json" and path.stat().st_size <= _MAX_KEPT_BYTES:
+                copy = folder / path.relative_to(source)
+                copy.parent.mkdir(exist_ok=True)
+                shutil.copyfile(path, copy)
         return
-    tokenizer, template = model.tokenizer, model.chat_template
+    tokenizer = model.tokenizer
     (folder / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
-    ends = {"bos_token": tokenizer.bos_token_id, "eos_token": next(iter(tokenizer.eos_token_ids), None)}
-    _write_json(
-        folder / "tokenizer_config.json",
-        {key: tokenizer.token_text(token) for key, token in ends.items() if token is not None},
-    )
-    if template is not None:
-        (folder / "chat_template.jinja").write_text(template.source, encoding="utf-8")
+    ids = {
+        "bos_token": tokenizer.bos_token_id,
+        "eos_token": next(iter(tokenizer.eos_token_ids), None),
+        "unk_token": model.metadata.get("tokenizer.ggml.unknown_token_id"),
+        "pad_token": tokenizer.batch_rules.pad_token_id,
+    }
+    texts = {name: tokenizer.token_text(index) for name, index in ids.items() if isinstance(index, int)}
+    _write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **texts})
+    for name, source_text in ({} if model.chat_template is None else model.chat_template.sources).items():
+        path = Path("chat_template.jinja") if name == "default" else Path("additional_chat_templates", f"{name}.jinja")
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_text(source_text, encoding="utf-8")
 
 
 def _write_json(path: Path, value: object) -> None:
