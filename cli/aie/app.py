@@ -15,6 +15,7 @@ from aie import (
     memdebug,
     models,
     quantize,
+    reload,
     serve,
     stage,
     version,
@@ -43,6 +44,7 @@ def top(
 
 
 serve.register(app)
+reload.register(app)
 bench.register(app)
 generate.register(app)
 chat.register(app)
