@@ -17,9 +17,18 @@ import tokenizers
 
 from aie_engine import embed_texts, predict_ids, predict_texts
 from aie_engine.executors import StatelessExecutor
-from aie_loader import Predictor, fuse, load_predictor, resolve
+from aie_loader import (
+    MissingTensorError,
+    Predictor,
+    UnsupportedModelError,
+    fuse,
+    is_predictor,
+    load_predictor,
+    resolve,
+)
 from aie_loader.architectures.encoders import ENCODERS
 from aie_loader.formats.safetensors_writer import write_safetensors
+from aie_loader.gguf_writer import write_gguf
 from aie_loader.packing import pack_texts, without_padding
 from aie_tensor import AieError, InvalidInputError, Matrix
 
@@ -196,6 +205,50 @@ def test_names_of_the_first_releases_and_without_the_familys_prefix(folder: Fold
 
 def _loaded(made: tuple[Path, dict[str, Any]]) -> tuple[Predictor, dict[str, Any]]:
     return load_predictor(made[0]), made[1]
+
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+GGUF = {
+    "general.architecture": "bert",
+    "bert.block_count": 2,
+    "bert.embedding_length": 24,
+    "bert.feed_forward_length": 40,
+    "bert.attention.head_count": 3,
+    "bert.context_length": 32,
+    "bert.attention.layer_norm_epsilon": 1e-12,
+    "bert.attention.causal": False,
+    "bert.pooling_type": 1,
+    "tokenizer.ggml.model": "bert",
+    "tokenizer.ggml.tokens": [*SPECIAL, *(f"\u2581w{index}" for index in range(59))],
+    "tokenizer.ggml.token_type": [3] * len(SPECIAL) + [1] * 59,
+    "tokenizer.ggml.unknown_token_id": 1,
+    "tokenizer.ggml.bos_token_id": 2,
+    "tokenizer.ggml.seperator_token_id": 3,  # so the format spells it
+    "tokenizer.ggml.padding_token_id": 0,
+    "tokenizer.ggml.mask_token_id": 4,
+}
+
+
+def test_a_bert_in_a_gguf_file(folder: Folder, tmp_path: Path) -> None:
+    path, record = folder("bert")
+    weights = load_predictor(path).graph.weights  # in the graph they are called as in GGUF
+    predictor = load_predictor(write_gguf(tmp_path / "bert.gguf", GGUF, weights))
+    expected = [np.array(rows, dtype=np.float32).mean(0) for rows in record["output"]]
+    agree(predict_ids(predictor, record["texts"], token_types=record["token_types"]), expected)
+    assert (predictor.output, predictor.max_length, predictor.format) == ("embedding", 32, "gguf")
+    assert predictor.encode(["w7 w8"]).ids == [[2, 12, 13, 3]]
+    assert is_predictor(predictor.path)
+    agree_per_text(load_predictor(predictor.path, head="states"), record)
+    for keys, match in (({"bert.pooling_type": 4}, "pooling_type 4"), ({"bert.attention.causal": True}, "causal"),
+                        ({"general.architecture": "llama"}, "load_model"),
+                        ({"general.architecture": "clip"}, "may hold bert")):  # fmt: skip
+        with pytest.raises(UnsupportedModelError, match=match):
+            load_predictor(write_gguf(tmp_path / "other.gguf", {**GGUF, **keys}, weights))
+    with pytest.raises(UnsupportedModelError, match="no head 'pooler'"):
+        load_predictor(predictor.path, head="pooler")
+    few = {name: matrix for name, matrix in weights.items() if name != "blk.1.ffn_up.weight"}
+    with pytest.raises(MissingTensorError, match=r"blk\.1\.ffn_up\.weight"):
+        load_predictor(write_gguf(tmp_path / "few.gguf", GGUF, few))
 
 
 @pytest.mark.parametrize("name", IMAGES)

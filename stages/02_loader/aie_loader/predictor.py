@@ -2,6 +2,7 @@
 
     folder with graph.json          the graph as it is written there, over the weights beside it
     folder with config.json         BERT, RoBERTa, XLM-RoBERTa, DistilBERT; ResNet
+    GGUF file                       BERT
     weights of torchvision          ResNet, told by the tensors' names
     other weights, and input_shape  a sequential network, as `build_graph` makes it
 
@@ -15,12 +16,12 @@ from itertools import pairwise
 from pathlib import Path
 
 from aie_loader import predictor_parts as parts_of
-from aie_loader.architectures import architecture_of_json
+from aie_loader.architectures import architecture_of_gguf, architecture_of_json
 from aie_loader.architectures.encoders import ENCODERS, EncoderConfig
 from aie_loader.architectures.labels import Problem
 from aie_loader.architectures.vision import ImageInput, ResNetConfig, is_torchvision_resnet
 from aie_loader.errors import MissingFileError, UnknownArchitectureError, UnsupportedModelError
-from aie_loader.formats import Checkpoint, CheckpointFormat, open_checkpoint, read_json_object
+from aie_loader.formats import Checkpoint, CheckpointFormat, open_checkpoint, read_gguf_header, read_json_object
 from aie_loader.graph import Graph
 from aie_loader.graph_file import GRAPH_FILE
 from aie_loader.predictor_parts import Output, Parts
@@ -32,6 +33,7 @@ from aie_tensor import InvalidInputError
 __all__ = ["Output", "Predictor", "is_predictor", "load_predictor"]
 
 _RESNET = "resnet"
+_GGUF = "bert"
 _PHASES = ("configuration", "open", "graph", "tokenizer")
 
 
@@ -60,7 +62,7 @@ class Predictor:
     labels: tuple[str, ...]  # in the order of the logits; empty where they have no names
     problem: Problem | None  # how logits are to be read; None where the output is not logits, or nobody says
     image: ImageInput | None  # of models that look at images and say what they want
-    metadata: Mapping[str, object]  # the contents of config.json, empty where there is none
+    metadata: Mapping[str, object]  # GGUF keys, or the contents of config.json, empty where there is none
     load_phases: Mapping[str, float]  # seconds: configuration, opening the file, graph, tokenizer
     weight_bytes: int  # as stored in the file
     checkpoint: Checkpoint = field(repr=False)
@@ -109,25 +111,30 @@ def load_predictor(
     laps = [time.perf_counter()]
     path = Path(path)
     folder = path if path.is_dir() else path.parent
-    by_graph_file = (folder / GRAPH_FILE).is_file()
+    in_gguf = path.suffix.lower() == ".gguf"
+    by_graph_file = not in_gguf and (folder / GRAPH_FILE).is_file()
     metadata: Mapping[str, object] = {}
     kind = None
-    if not by_graph_file and (folder / "config.json").is_file():
+    if not in_gguf and not by_graph_file and (folder / "config.json").is_file():
         metadata = read_json_object(folder / "config.json")
         kind = _known(metadata, str(folder / "config.json"))
-    if head is not None and kind not in ENCODERS:
+    if head is not None and kind not in ENCODERS and not in_gguf:
         raise InvalidInputError(f"{path} is no encoder, so it has no choice of heads", param="head")
     laps.append(time.perf_counter())
     checkpoint = open_checkpoint(folder if path.name == GRAPH_FILE else path)
     laps.append(time.perf_counter())
-    if kind is None:
+    if in_gguf:
+        metadata = checkpoint.metadata
+        _check_gguf(metadata, str(path))
+        parts = parts_of.gguf_encoder(metadata, checkpoint.tensors, str(path), head)
+    elif kind is None:
         parts = _undescribed(folder, checkpoint, by_graph_file, input_shape)
     elif kind == _RESNET:
         parts = parts_of.resnet(folder, metadata, checkpoint.tensors, str(path), input_shape)
     else:
         parts = parts_of.encoder(kind, folder, metadata, checkpoint.tensors, str(path), head)
     laps.append(time.perf_counter())
-    tokenizer, max_length = parts_of.tokenizer_of(folder, parts)
+    tokenizer, max_length = parts_of.tokenizer_of(folder, parts, metadata if in_gguf else None)
     laps.append(time.perf_counter())
     return Predictor(
         name=served_name(path),
@@ -157,7 +164,7 @@ def is_predictor(path: Path | str) -> bool:
     path = Path(path)
     folder = path if path.is_dir() else path.parent
     if path.suffix.lower() == ".gguf":
-        return False
+        return read_gguf_header(path).metadata.get("general.architecture") == _GGUF
     if (folder / GRAPH_FILE).is_file():
         return True
     config = folder / "config.json"
@@ -215,3 +222,15 @@ def _known(config: Mapping[str, object], where: str) -> str:
         known = ", ".join([*ENCODERS, _RESNET])
         raise UnknownArchitectureError(f"{where} names {str(named)[:60]!r}; known predictors: {known}") from None
     raise UnsupportedModelError(f"{where}: {str(named)[:60]} generates text: load_model is for it, not load_predictor")
+
+
+def _check_gguf(metadata: Mapping[str, object], where: str) -> None:
+    named = metadata.get("general.architecture")
+    if named == _GGUF:
+        return
+    try:
+        architecture_of_gguf(metadata, where)
+    except UnknownArchitectureError:
+        said = f"{where} has the architecture {str(named)[:60]!r}"
+        raise UnknownArchitectureError(f"{said}; of predictors, GGUF files may hold {_GGUF}") from None
+    raise UnsupportedModelError(f"{where}: {named} generates text: load_model is for it, not load_predictor")

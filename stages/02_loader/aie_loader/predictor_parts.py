@@ -11,6 +11,8 @@ from aie_loader.architectures.encoders import (
     EncoderFamily,
     Head,
     build_encoder,
+    encoder_from_gguf,
+    gguf_head,
     head_of_class,
     named_head,
     sentence_head,
@@ -35,7 +37,17 @@ from aie_loader.graph_file import GRAPH_FILE, read_graph_file
 from aie_loader.tokenizer import Tokenizer
 from aie_tensor import InvalidInputError, Matrix
 
-__all__ = ["Output", "Parts", "encoder", "graph_file", "resnet", "sequential", "tokenizer_of", "torchvision_resnet"]
+__all__ = [
+    "Output",
+    "Parts",
+    "encoder",
+    "gguf_encoder",
+    "graph_file",
+    "resnet",
+    "sequential",
+    "tokenizer_of",
+    "torchvision_resnet",
+]
 
 Output: TypeAlias = Literal["token_states", "embedding", "logits", "token_logits", "image_logits", "values"]
 Tensors = Mapping[str, Matrix]
@@ -55,17 +67,18 @@ class Parts:
     image: ImageInput | None = None
 
 
-def tokenizer_of(folder: Path, parts: Parts) -> tuple[Tokenizer | None, int | None]:
+def tokenizer_of(folder: Path, parts: Parts, gguf: JsonObject | None = None) -> tuple[Tokenizer | None, int | None]:
     """The tokenizer beside a model that reads text, and the longest text in tokens, special ones included.
 
-    An encoder must have one; a graph written by hand may be given ids by whoever wrote it.
+    An encoder must have one; a graph written by hand may be given ids by whoever wrote it. gguf: metadata to read it
+    from, instead of files in the folder.
     """
     if "token_ids" not in parts.graph.inputs:
         return None, None
     if not isinstance(parts.config, EncoderConfig):
         tokenizer = Tokenizer.from_folder(folder) if (folder / "tokenizer.json").is_file() else None
         return tokenizer, tokenizer.batch_rules.max_length if tokenizer else None
-    tokenizer, config = Tokenizer.from_folder(folder), parts.config
+    tokenizer, config = Tokenizer.from_folder(folder) if gguf is None else Tokenizer.from_gguf(gguf), parts.config
     if tokenizer.vocab_size > config.vocab_size:
         raise TokenizerError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, but the model only {config.vocab_size}"
@@ -95,6 +108,15 @@ def encoder(
         labels=config.labels if classifies else (),
         problem=config.problem if classifies else None,
     )
+
+
+def gguf_encoder(metadata: JsonObject, tensors: Tensors, where: str, head_name: str | None) -> Parts:
+    """A BERT in a GGUF file, with the pooling that the file names, or the one that the caller does."""
+    config, own_head = encoder_from_gguf(metadata, tensors, where)
+    head = own_head if head_name is None else gguf_head(head_name)
+    graph = build_encoder(ENCODERS["bert"], config, head, tensors, where, is_gguf=True)
+    output: Output = "token_states" if head.kind == "states" else "embedding"
+    return Parts(architecture="bert", graph=graph, output=output, config=config)
 
 
 def resnet(folder: Path, metadata: JsonObject, tensors: Tensors, where: str, shape: tuple[int, ...] | None) -> Parts:

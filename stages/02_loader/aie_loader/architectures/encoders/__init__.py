@@ -6,6 +6,7 @@ from aie_loader.architectures.encoders.bert import BERT
 from aie_loader.architectures.encoders.builder import build_encoder
 from aie_loader.architectures.encoders.distilbert import DISTILBERT
 from aie_loader.architectures.encoders.family import EncoderConfig, EncoderFamily
+from aie_loader.architectures.encoders.gguf_bert import encoder_from_gguf, gguf_head
 from aie_loader.architectures.encoders.heads import HEAD_NAMES, Head, head_of_class, named_head
 from aie_loader.architectures.encoders.roberta import ROBERTA, XLM_ROBERTA
 from aie_loader.architectures.encoders.sentence import sentence_head
@@ -17,6 +18,8 @@ __all__ = [
     "EncoderFamily",
     "Head",
     "build_encoder",
+    "encoder_from_gguf",
+    "gguf_head",
     "head_of_class",
     "named_head",
     "sentence_head",

@@ -33,9 +33,10 @@ def build_encoder(
     tensors: Mapping[str, Matrix],
     where: str,
     *,
+    is_gguf: bool = False,
     ignored: tuple[str, ...] = (),
 ) -> Graph:
-    """The graph over `tensors`, which may lack the family's prefix.
+    """The graph over `tensors`, which in a checkpoint may lack the family's prefix, and in GGUF have the graph's names.
 
     ignored: beginnings of names that may be left over, beside what only the training needed. Errors name the tensor
     that is missing, misshapen, of a type that weights cannot have, or left over.
@@ -43,7 +44,8 @@ def build_encoder(
     if head.kind == "pooler" and "pooler" not in family.names.top:
         raise UnsupportedModelError(f"{where}: {config.architecture} has no pooler; mean, cls or max pool its tokens")
     prefix = family.tensor_prefix if any(name.startswith(family.tensor_prefix) for name in tensors) else ""
-    take = WeightTaker(tensors, where, _names(family, prefix, tensors), config.architecture)
+    in_file = str if is_gguf else _names(family, prefix, tensors)
+    take = WeightTaker(tensors, where, in_file, config.architecture)
     graph = _Builder(family, config, take).build(head)
     unneeded = (*family.training_heads, f"{prefix}pooler.", *ignored)
     take.check_all_used(lambda name: name.endswith(_BUFFERS) or name.startswith(unneeded))
