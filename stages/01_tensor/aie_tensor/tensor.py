@@ -10,7 +10,7 @@ as shared as those of any array.
 """
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -220,6 +220,12 @@ class Tensor:
         """Release; a view owns no reference and has nothing to give back."""
         if not self.is_view:
             self.release()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise InvalidInputError(
+            "a tensor cannot be copied or pickled, since both would own the same references: to_host() gives an array, "
+            "and copy_from() fills another tensor"
+        )
 
     def __repr__(self) -> str:
         place = "" if self.device == CPU else f", {self.device}"

@@ -7,6 +7,7 @@ The pool, from the outside in:
     slab.py        who has which block of the KV cache       adopted.py    memory of others, listed
     ladder.py      what is tried when memory runs out        oom.py        and what is said when that was in vain
     trimming.py    what goes back, when                      filling.py    zero and poison
+    mending.py     the books made right after an interrupt
     store.py       blocks that nobody holds
     freelists.py   … free, per stream and class              pending.py    … waiting for streams
     segments.py    how reservations are cut into blocks      classes.py    in which sizes

@@ -13,8 +13,9 @@ under it: the price of forgetting is memory that comes back late, not wrong numb
 """
 
 from collections import deque
+from operator import index as as_int
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -22,6 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 from aie_tensor.errors import DoubleFreeError, InvalidInputError, UseAfterFreeError
 from aie_tensor.memory.events import EventKind
 from aie_tensor.memory.history import RefEvent, RefHistory
+from aie_tensor.memory.mending import mend, mends
 from aie_tensor.memory.owner import Owner
 from aie_tensor.memory.segments import Block
 from aie_tensor.memory.streams import Stream
@@ -42,10 +44,14 @@ class _View:
         data = (block.address, False)  # False: writable
         self.__array_interface__ = {"version": 3, "typestr": typestr, "shape": shape, "data": data}
         self._block = block
+        block.views += 1  # the caller holds the lock; here, so that no view is counted that does not come to be
         self._ended = ended
 
     def __del__(self) -> None:
-        self._ended.append(self._block)  # atomic and lock-free: this may run inside any other code
+        try:  # noqa: SIM105 (this runs for every view)
+            self._ended.append(self._block)  # atomic and lock-free: this may run inside any other code
+        except AttributeError:  # never completed
+            pass
 
 
 class Allocation:
@@ -64,14 +70,16 @@ class Allocation:
     )
 
     def __init__(self, pool: "MemoryPool", block: Block, allocated_at: RawStack | None) -> None:
+        self._released = True  # until all is there
         self._pool = pool
         self._block = block
         self._allocated_at = allocated_at
         self._freed_at: RawStack | None = None
         self._history: RefHistory | None = block.history
-        self._released = False
         self._owner = block.owner
         self.nbytes = block.requested_bytes  # as asked for
+        self._released = False
+        block.references = 1
 
     @property
     def owner(self) -> Owner:
@@ -82,6 +90,11 @@ class Allocation:
     def pool(self) -> "MemoryPool":
         """The pool that made it."""
         return self._pool
+
+    @property
+    def block(self) -> Block:
+        """For the pool."""
+        return self._block
 
     @property
     def address(self) -> int:
@@ -122,25 +135,36 @@ class Allocation:
             self._check_alive()
             self._block.references += 1
             if pool.ledger.enabled:
-                self._note(EventKind.RETAIN)
+                try:
+                    self._note(EventKind.RETAIN)
+                except BaseException:
+                    self._block.references -= 1
+                    raise
         return self
 
     def release(self) -> None:
         """Drop a reference. DoubleFreeError when none is left, naming where it was allocated and where first freed."""
         pool = self._pool
-        with pool.lock:
-            if self._released:
-                raise self._misuse(DoubleFreeError, "double free")
-            block = self._block
-            block.references -= 1
-            if block.references == 0:
-                self._released = True
-                if pool.ledger.enabled:
-                    self._freed_at = self._note(EventKind.RELEASE)
-                    block.freed_at = self._freed_at
-                pool.settle(block)
-            elif pool.ledger.enabled:
-                self._note(EventKind.RELEASE)
+        try:
+            with pool.lock:
+                if self._released:
+                    raise self._misuse(DoubleFreeError, "double free")
+                block = self._block
+                block.references -= 1
+                if block.references == 0:
+                    self._released = True
+                    if pool.ledger.enabled:
+                        self._freed_at = self._note(EventKind.RELEASE)
+                        block.freed_at = self._freed_at
+                    pool.settle(block)
+                elif pool.ledger.enabled:
+                    self._note(EventKind.RELEASE)
+        except DoubleFreeError:
+            raise  # nothing was changed
+        except BaseException:  # the reference is gone nevertheless
+            pool.torn = True
+            mend(pool)
+            raise
 
     def used_on(self, stream: Stream | None) -> None:
         """Work on `stream`, another than it was allocated for, uses the bytes: nobody gets them after the release until
@@ -158,8 +182,7 @@ class Allocation:
         InvalidInputError when it does not fit in `nbytes`, or on a device whose memory the CPU cannot reach;
         UseAfterFreeError after the last release.
         """
-        element = np.dtype(dtype)
-        extent = (shape,) if isinstance(shape, int) else tuple(shape)
+        element, extent = _checked(dtype, shape)
         needed = element.itemsize
         for axis in extent:
             needed *= axis
@@ -171,8 +194,11 @@ class Allocation:
                 raise InvalidInputError(
                     f"NumPy cannot reach memory on {self._pool.device}: use Tensor.cupy(), or allocate from a host pool"
                 )
-            self._block.views += 1
-        return np.asarray(_View(self._block, element.str, extent, self._pool.ended_views))
+            view = _View(self._block, element.str, extent, self._pool.ended_views)
+        try:
+            return np.asarray(view)
+        except (ValueError, OverflowError) as error:  # more axes than NumPy has, or an axis beside a zero too large
+            raise InvalidInputError(f"NumPy makes no array of shape {extent}: {error}", param="shape") from None
 
     def hold(self) -> object:
         """A view of all bytes that is no array yet: the block stays for as long as the object does. For views on a
@@ -180,8 +206,7 @@ class Allocation:
         UseAfterFreeError after the last release."""
         with self._pool.lock:
             self._check_alive()
-            self._block.views += 1
-        return _View(self._block, "|u1", (self.nbytes,), self._pool.ended_views)
+            return _View(self._block, "|u1", (self.nbytes,), self._pool.ended_views)
 
     def __enter__(self) -> "Allocation":
         return self
@@ -192,16 +217,24 @@ class Allocation:
         self.release()
 
     def __del__(self) -> None:
-        if not self._released:  # the handle itself: another finalizer of the same garbage may yet release it in order
-            self._pool.dropped.append(self)
+        try:
+            if not self._released:  # the handle itself: another finalizer of the same garbage may yet release it
+                self._pool.dropped.append(self)
+        except AttributeError:  # never completed
+            pass
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise InvalidInputError(
+            "an allocation cannot be copied or pickled, since a copy would give its block back a second time: "
+            "retain() adds an owner, and array() gives the bytes"
+        )
 
     def drop(self) -> bool:
-        """Give back whatever references are left; False when there are none. For the pool, which holds its lock."""
+        """End whatever references are left; False when there are none. For the pool, which holds its lock."""
         if self._released:
             return False
         self._released = True
         self._block.references = 0
-        self._pool.settle(self._block)
         return True
 
     def _note(self, kind: EventKind) -> RawStack | None:
@@ -226,3 +259,22 @@ class Allocation:
             allocated_at=self.allocated_at,
             freed_at=resolve(self._freed_at or ()),
         )
+
+
+def _checked(dtype: DTypeLike, shape: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Element type and axes. InvalidInputError for what is neither, and for elements that are more than their bytes: a
+    pointer of an object would be followed wherever the last owner's bytes lead."""
+    try:
+        element = np.dtype(dtype)
+    except TypeError as error:
+        raise InvalidInputError(f"{dtype!r} is no element type: {error}", param="dtype") from None
+    if element.kind in "OV":
+        raise InvalidInputError(f"memory of a pool holds numbers and text, no {element}", param="dtype")
+    try:
+        extent = (as_int(shape),) if hasattr(shape, "__index__") else tuple(as_int(axis) for axis in shape)
+    except TypeError:
+        raise InvalidInputError(f"a shape is made of whole numbers, not {shape!r}", param="shape") from None
+    return element, extent
+
+
+mends(Allocation.release.__code__)

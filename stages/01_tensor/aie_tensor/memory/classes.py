@@ -20,13 +20,17 @@ class SizeClasses:
     """The block sizes of a pool, ascending, from `min_block` to `max_block` (both powers of two)."""
 
     def __init__(self, min_block: int, max_block: int, classes_per_doubling: int) -> None:
+        min_block, max_block = checked_bytes(min_block, "min_block"), checked_bytes(max_block, "max_block")
         for name, value in (("min_block", min_block), ("max_block", max_block)):
-            checked_bytes(value, name)
             if value < ALIGNMENT or value & (value - 1):
                 raise InvalidInputError(f"{name} must be a power of two, at least {ALIGNMENT}, not {value}", param=name)
         if max_block < min_block:
             raise InvalidInputError(f"max_block {max_block} is below min_block {min_block}", param="max_block")
-        if classes_per_doubling not in (1, 2, 4, 8) or min_block % (ALIGNMENT * classes_per_doubling):
+        if (
+            type(classes_per_doubling) is not int
+            or classes_per_doubling not in (1, 2, 4, 8)
+            or min_block % (ALIGNMENT * classes_per_doubling)
+        ):
             raise InvalidInputError(
                 f"classes_per_doubling must be 1, 2, 4 or 8 with min_block a multiple of {ALIGNMENT} times it, "
                 f"not {classes_per_doubling} with {min_block}",

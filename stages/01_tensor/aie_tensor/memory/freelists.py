@@ -63,6 +63,11 @@ class FreeLists:
         lists = self._lists.get(block.stream)
         return lists is not None and lists[block.size_class].pop(block, block) is None
 
+    def has(self, block: Block) -> bool:
+        """True where it is listed."""
+        lists = self._lists.get(block.stream)
+        return block.size_class is not None and lists is not None and block in lists[block.size_class]
+
     def blocks(self) -> list[Block]:
         """All of them, in no order."""
         return [block for lists in list(self._lists.values()) for blocks in lists for block in list(blocks)]

@@ -102,8 +102,9 @@ class Ledger:
         context: Owner = Owner(),  # noqa: B008 (frozen)
         max_frames: int = 16,
     ) -> None:
-        if sample_every < 1:
-            raise InvalidInputError(f"one record in {sample_every} is no sample: give 1 or more", param="sample_every")
+        for name, count in (("sample_every", sample_every), ("max_frames", max_frames)):
+            if type(count) is not int or count < 1:
+                raise InvalidInputError(f"{name} is a whole number, not {count!r}: give 1 or more", param=name)
         self.enabled = enabled
         self.sample_every = sample_every
         self.context = context
@@ -178,6 +179,8 @@ class Ledger:
 
     def count_request(self, n: int = 1) -> None:
         """Note that `n` requests ended, however they ended. Counted also when off: growth is per request."""
+        if type(n) is not int or n < 0:
+            raise InvalidInputError(f"a number of requests is a whole number of 0 or more, not {n!r}", param="n")
         with self._counting:
             self.num_requests += n
         for _ in range(n if self.sinks else 0):

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, fields, replace
 
-__all__ = ["Owner"]
+from aie_tensor.errors import InvalidInputError
+
+__all__ = ["Owner", "checked_owner"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +16,11 @@ class Owner:
     model: str = ""  # name and version
     worker: str = ""  # which process: "engine-0"
     stage: str = ""  # which package: "aie_engine"
+
+    def __post_init__(self) -> None:
+        for text in (self.what, self.request_id, self.model, self.worker, self.stage):
+            if not isinstance(text, str):
+                raise InvalidInputError(f"an owner is made of texts, not of {text!r}: convert it with str()")
 
     @classmethod
     def of(cls, owner: "Owner | str") -> "Owner":
@@ -28,3 +35,10 @@ class Owner:
     def __str__(self) -> str:
         what = self.what or "unnamed"
         return f"{what} of request {self.request_id}" if self.request_id else what
+
+
+def checked_owner(owner: object) -> Owner | str:
+    """`owner`; InvalidInputError for anything else, which every later report would stumble over."""
+    if isinstance(owner, (str, Owner)):
+        return owner
+    raise InvalidInputError(f"an owner is a text or an Owner, not {owner!r}", param="owner")

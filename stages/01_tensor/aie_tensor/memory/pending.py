@@ -22,6 +22,13 @@ class PendingBlocks:
     def __bool__(self) -> bool:
         return bool(self._events)
 
+    def __contains__(self, block: Block) -> bool:
+        return block in self._events
+
+    def recount(self) -> None:
+        """Sum up anew."""
+        self.nbytes = sum(block.nbytes for block in self._events)
+
     def add(self, block: Block, events: Sequence[Event]) -> None:
         """Hold `block` back until `events` have passed."""
         block.use = "pending"

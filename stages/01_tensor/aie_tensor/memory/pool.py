@@ -16,15 +16,17 @@ The rules:
 
 Threads: one re-entrant lock. Re-entrant, since a garbage collection may run somebody's `release` while this thread is
 inside; between any two steps that can start one, the books are in order. Finalizers of arrays and handles only append
-to a deque, and the next operation settles them.
+to a deque, and the next operation settles them. What is raised in the middle (a Ctrl-C, a device that fails) leaves
+steps undone; the books are mended then (`mending.py`).
 """
 
 import threading
 from bisect import bisect_left
 from collections import deque
 from pathlib import Path
+from typing import NoReturn, SupportsIndex
 
-from aie_tensor.errors import ForeignFreeError
+from aie_tensor.errors import ForeignFreeError, InvalidInputError, OutOfMemoryError
 from aie_tensor.memory.adopted import Adopted, AdoptedKey
 from aie_tensor.memory.allocation import Allocation
 from aie_tensor.memory.classes import SizeClasses, checked_bytes, rounded_up
@@ -34,7 +36,8 @@ from aie_tensor.memory.host import HostUpstream
 from aie_tensor.memory.inspecting import pool_state
 from aie_tensor.memory.ladder import climb
 from aie_tensor.memory.ledger import Ledger
-from aie_tensor.memory.owner import Owner
+from aie_tensor.memory.mending import mend, mends
+from aie_tensor.memory.owner import Owner, checked_owner
 from aie_tensor.memory.segments import Block
 from aie_tensor.memory.slab import BlockSlab
 from aie_tensor.memory.state import PoolState, PoolStats
@@ -72,7 +75,9 @@ class MemoryPool:
         self.budget_bytes = None if budget_bytes is None else checked_bytes(budget_bytes, "budget_bytes")
         self.ledger = ledger or Ledger(enabled=False)
         self.policy = trim
-        self.oom_report = oom_report  # the file that an out-of-memory report is written to
+        self.oom_report = (
+            None if oom_report is None else Path(oom_report)
+        )  # the file that an out-of-memory report is written to
         filler = Filler(fill, self.upstream)
         cut_bytes = checked_bytes(segment_bytes, "segment_bytes")
         self.store = BlockStore(self.upstream, self.classes, cut_bytes, filler, self.ledger)
@@ -89,8 +94,14 @@ class MemoryPool:
         self._live_bytes = self._peak_live = self._requested = 0
         self._num_live = self._num_allocations = self._num_dropped = 0
         self._plain = not filler.active and not trim.active  # a release has nothing to do but to append
+        self.torn = False  # something was raised in the middle, and the books are not mended yet
         self._next_sweep = trim.max_idle_allocations
         announce(self)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise InvalidInputError(
+            "a pool cannot be copied or pickled: state() describes it, and each process makes its own"
+        )
 
     @property
     def device(self) -> str:
@@ -106,25 +117,44 @@ class MemoryPool:
         """A block of at least `nbytes` bytes at a 64-byte boundary, content undefined unless the pool fills. Zero bytes
         get the smallest block. `stream` is where it will be used first. OutOfMemoryError; InvalidInputError for what is
         no size; WriteAfterFreeError in a pool that poisons."""
-        if type(nbytes) is not int or not 0 <= nbytes <= self._largest:
+        if type(nbytes) is not int or nbytes < 0:
             nbytes = checked_bytes(nbytes)
+        if type(owner) is not str:
+            owner = checked_owner(owner)
+        try:
             if nbytes > self._largest:
                 return self.allocate_exact(nbytes, owner=owner, stream=stream)
-        size_class = bisect_left(self.classes.sizes, nbytes)
-        with self.lock:
-            if self.dropped or self.ended_views or self.store.pending:
-                self.settle_all()
-            block = self.store.take(size_class, stream)
-            if block is not None:
-                self.num_reuses[size_class] += 1
-                return self.hand_out(block, nbytes, owner, stream)
-        return climb(self, self.classes.sizes[size_class], size_class, nbytes, owner, stream)
+            size_class = bisect_left(self.classes.sizes, nbytes)
+            with self.lock:
+                if self.dropped or self.ended_views or self.store.pending:
+                    self.settle_all()
+                block = self.store.take(size_class, stream)
+                if block is not None:
+                    self.num_reuses[size_class] += 1
+                    return self.hand_out(block, nbytes, owner, stream)
+            if self.torn:
+                mend(self)
+            return climb(self, self.classes.sizes[size_class], size_class, nbytes, owner, stream)
+        except OutOfMemoryError:
+            raise  # the books are in order
+        except BaseException:
+            self.torn = True
+            mend(self)
+            raise
 
     def allocate_exact(self, nbytes: int, *, owner: str | Owner = "", stream: Stream | None = None) -> Allocation:
         """A block of its own, rounded to the upstream's granularity (a page), zeroed, on the host touched only when
         written; returned to the upstream when freed. Errors as `allocate`."""
         nbytes = checked_bytes(nbytes)
-        return climb(self, rounded_up(nbytes, self.upstream.granularity), None, nbytes, owner, stream)
+        owner = checked_owner(owner)
+        try:
+            return climb(self, rounded_up(nbytes, self.upstream.granularity), None, nbytes, owner, stream)
+        except OutOfMemoryError:
+            raise
+        except BaseException:
+            self.torn = True
+            mend(self)
+            raise
 
     def adopt(self, nbytes: int, *, owner: str | Owner) -> Adopted:
         """List memory of others, such as a mapped file: in the ledger and in `mapped_bytes`, never in `reserved_bytes`.
@@ -139,7 +169,9 @@ class MemoryPool:
         )
 
     def free(self, allocation: Allocation) -> None:
-        """As `allocation.release()`, and ForeignFreeError when another pool made it."""
+        """As `allocation.release()`. ForeignFreeError when another pool made it, InvalidInputError for what is none."""
+        if not isinstance(allocation, Allocation):
+            raise InvalidInputError(f"a pool takes back allocations, not {allocation!r}", param="allocation")
         if allocation.pool is not self:
             raise ForeignFreeError(
                 f"foreign free: {allocation.nbytes} bytes (owner '{allocation.owner}') are another pool's",
@@ -152,9 +184,16 @@ class MemoryPool:
         """Return idle segments to the upstream, the largest first, until at most `keep_bytes` are cached; the bytes
         returned. A segment with a live block, or whose stream may still use one, stays. InvalidInputError."""
         keep_bytes = checked_bytes(keep_bytes, "keep_bytes")
-        with self.lock:
-            self.settle_all()
-            return self.store.give_back(largest_idle(self.store.segments, self.cached_bytes - keep_bytes))
+        if self.torn:
+            mend(self)
+        try:
+            with self.lock:
+                self.settle_all()
+                return self.store.give_back(largest_idle(self.store.segments, self.cached_bytes - keep_bytes))
+        except BaseException:
+            self.torn = True
+            mend(self)
+            raise
 
     def synchronize(self) -> None:
         """Wait until no stream uses a block that was given back. The lock is not held meanwhile."""
@@ -168,6 +207,8 @@ class MemoryPool:
 
     def stats(self) -> PoolStats:
         """A consistent set of counters."""
+        if self.torn:
+            mend(self)
         with self.lock:
             self.settle_all()
             return PoolStats(
@@ -199,8 +240,8 @@ class MemoryPool:
         self._requested -= block.requested_bytes
         self._num_live -= 1
         if block.recorded:
-            block.recorded = False
             self.ledger.forget(block)
+            block.recorded = False
         if simple:
             assert block.size_class is not None
             block.use = "free"
@@ -212,25 +253,45 @@ class MemoryPool:
 
     def settle_all(self) -> None:
         """Count what finalizers reported and which events passed since then. The caller holds the lock."""
+        try:
+            self._settle_all()
+        except BaseException:
+            self.torn = True
+            mend(self)
+            raise
+
+    def _settle_all(self) -> None:
+        # Nothing can interrupt, and no collection can start, between a report's effect and its end in the deque.
         while self.dropped:
-            if self.dropped.popleft().drop():
+            handle = self.dropped[0]
+            dropped = handle.drop()
+            if self.dropped and self.dropped[0] is handle:  # a collection that started in `drop` may have been here
+                self.dropped.popleft()
+            if dropped:
                 self._num_dropped += 1
+                self.settle(handle.block)
         while self.ended_views:
-            block = self.ended_views.popleft()
+            block = self.ended_views[0]
             block.views -= 1
+            self.ended_views.popleft()
             self.settle(block)
         while self.dropped_adoptions:
-            nbytes, key = self.dropped_adoptions.popleft()
-            self.adopted_bytes -= nbytes
-            self.ledger.forget(key)
+            first = self.dropped_adoptions[0]
+            self.ledger.forget(first[1])
+            if self.dropped_adoptions and self.dropped_adoptions[0] is first:
+                self.adopted_bytes -= first[0]
+                self.dropped_adoptions.popleft()
         if self.store.pending:
             self.store.settle_pending()
             self._trim_by_policy()
 
+    def recount(self, num_live: int, live_bytes: int, requested_bytes: int) -> None:
+        """The sums, found anew. For `mend`, which holds the lock."""
+        self._num_live, self._live_bytes, self._requested = num_live, live_bytes, requested_bytes
+
     def hand_out(self, block: Block, nbytes: int, owner: str | Owner, stream: Stream | None) -> Allocation:
         """Make `block`, which is in no free list any more, the caller's. The lock is held."""
         block.use = "live"
-        block.references = 1
         block.requested_bytes = nbytes
         block.owner = owner
         block.stream = stream
@@ -269,3 +330,7 @@ class MemoryPool:
         assert most is not None, "only such a policy sweeps"
         self.store.give_back(long_idle(self.store.segments, self._num_allocations - most))
         self._next_sweep = self._num_allocations + max(1, most // 8)  # now and then: it looks at every segment
+
+
+for _operation in (MemoryPool.allocate, MemoryPool.allocate_exact, MemoryPool.trim, MemoryPool.settle_all):
+    mends(_operation.__code__)

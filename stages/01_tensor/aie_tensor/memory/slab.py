@@ -6,11 +6,11 @@ holders are written down here: in the ledger (one entry per block, with the requ
 """
 
 import itertools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, SupportsIndex
 
 from aie_tensor.errors import DoubleFreeError, InvalidInputError
-from aie_tensor.memory.owner import Owner
+from aie_tensor.memory.owner import Owner, checked_owner
 from aie_tensor.memory.state import SlabState
 from aie_tensor.stacks import RawStack, resolve
 
@@ -35,7 +35,7 @@ class BlockSlab:
     def __init__(self, pool: "MemoryPool", num_blocks: int, block_bytes: int, owner: str | Owner) -> None:
         self.num_blocks = num_blocks
         self.block_bytes = block_bytes
-        self.owner = Owner.of(owner)
+        self.owner = Owner.of(checked_owner(owner))
         self._pool = pool
         self._serial = next(_serials)
         self._holders: dict[int, str | Owner] = {}
@@ -47,6 +47,7 @@ class BlockSlab:
     def occupy(self, owner: str | Owner, blocks: Sequence[int]) -> None:
         """`owner` has these blocks now. InvalidInputError, and nothing changes, when one does not exist or is taken."""
         ledger = self._pool.ledger
+        owner = checked_owner(owner)
         with self._pool.lock:
             self._check_range(blocks)
             for block in blocks:
@@ -56,10 +57,15 @@ class BlockSlab:
                         "vacate it first",
                         param="blocks",
                     )
-            for block in blocks:
-                self._holders[block] = owner
-                if ledger.enabled:
-                    ledger.record(BlockKey(self._serial, block), self.block_bytes, owner, address=self._number(block))
+            try:
+                for block in blocks:
+                    self._holders[block] = owner
+                    if ledger.enabled:
+                        key = BlockKey(self._serial, block)
+                        ledger.record(key, self.block_bytes, owner, address=self._number(block))
+            except BaseException:  # a Ctrl-C
+                self._forget(blocks)
+                raise
 
     def vacate(self, blocks: Sequence[int]) -> None:
         """Nobody has these blocks any more. DoubleFreeError, and nothing changes, when nobody had one."""
@@ -72,27 +78,33 @@ class BlockSlab:
                         f"double free of block {block} of slab '{self.owner}'",
                         freed_at=resolve(self._vacated_at.get(block, ())),
                     )
-            stack = ledger.capture()
-            for block in blocks:
-                del self._holders[block]
-                ledger.forget(BlockKey(self._serial, block))
+            try:
+                stack = ledger.capture()
                 if stack is not None:
-                    self._vacated_at[block] = stack
+                    self._vacated_at.update(dict.fromkeys(blocks, stack))
+            finally:  # whatever is raised here: the caller has given them up
+                self._forget(blocks)
 
     def close(self) -> None:
         """The slab is gone; whatever was still occupied is forgotten. A second time does nothing."""
         with self._pool.lock:
             self._closed = True
             self._pool.slabs.pop(self, None)
-            for block in list(self._holders):
-                self._pool.ledger.forget(BlockKey(self._serial, block))
-            self._holders.clear()
+            self._forget(list(self._holders))
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise InvalidInputError("a slab cannot be copied or pickled: state() says who has which block")
 
     def state(self) -> SlabState:
         """Who has which block, by block."""
         with self._pool.lock:
             used = tuple((block, str(Owner.of(holder))) for block, holder in sorted(self._holders.copy().items()))
         return SlabState(str(self.owner), self.num_blocks, self.block_bytes, used)
+
+    def _forget(self, blocks: Iterable[int]) -> None:
+        for block in blocks:
+            self._holders.pop(block, None)
+            self._pool.ledger.forget(BlockKey(self._serial, block))
 
     def _number(self, block: int) -> int:
         """Stands for an address in records: unique among slabs, and far outside of what any process maps."""
@@ -101,9 +113,12 @@ class BlockSlab:
     def _check_range(self, blocks: Sequence[int]) -> None:
         if self._closed:
             raise InvalidInputError(f"slab '{self.owner}' is closed: make a new one", param="blocks")
-        if len(set(blocks)) != len(blocks) or not all(0 <= block < self.num_blocks for block in blocks):
+        if (
+            not isinstance(blocks, Sequence)
+            or not all(type(block) is int and 0 <= block < self.num_blocks for block in blocks)
+            or len(set(blocks)) != len(blocks)
+        ):
             raise InvalidInputError(
-                f"blocks of slab '{self.owner}' are different numbers from 0 to {self.num_blocks - 1}, "
-                f"not {list(blocks)}",
+                f"blocks of slab '{self.owner}' are different numbers from 0 to {self.num_blocks - 1}, not {blocks!r}",
                 param="blocks",
             )
