@@ -161,11 +161,11 @@ def test_a_folder_with_one_file_of_weights(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_folder_with_none_or_two(tmp_path: Path) -> None:
-    with pytest.raises(MissingFileError, match=r"none of model\.safetensors, pytorch_model\.bin nor an index"):
+    with pytest.raises(MissingFileError, match=r"neither model\.safetensors, pytorch_model\.bin nor an index"):
         open_checkpoint(tmp_path)
     write_npz(tmp_path / "a.npz")
     write_npz(tmp_path / "b.npz")
-    with pytest.raises(MissingFileError, match=r"2 files of weights, such as a\.npz; name one"):
+    with pytest.raises(MissingFileError, match=r"2 others, such as a\.npz: name one"):
         open_checkpoint(tmp_path)
 
 

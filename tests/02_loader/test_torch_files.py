@@ -3,6 +3,7 @@
 import io
 import os
 import pickle
+import shutil
 import struct
 import tracemalloc
 import zipfile
@@ -13,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aie_loader import MalformedHeaderError, ModelFileError, TruncatedFileError
+from aie_loader import MalformedHeaderError, ModelFileError, TruncatedFileError, load_model
 from aie_loader.errors import UnsafePickleError, UnsupportedTensorTypeError
-from aie_loader.formats import Checkpoint, open_npz, open_torch
+from aie_loader.formats import Checkpoint, open_npz, open_safetensors, open_torch
 from aie_loader.formats.torch_legacy import LEGACY_MAGIC
 from aie_tensor import DType
 
@@ -265,6 +266,28 @@ def test_training_values_are_metadata(tmp_path: Path) -> None:
     program = b"\x80\x02}(" + text("epoch") + number(3) + text("nested") + b"}" + text("w") + tensor() + b"su."
     ours = open_torch(save(tmp_path / "a.pt", archive(program)))
     assert list(ours) == ["nested.w"] and ours.metadata == {"epoch": 3}
+
+
+def test_a_model_folder_of_torch_is_the_model(tiny_model: Path, tmp_path: Path) -> None:
+    """The tiny model's weights as `pytorch_model.bin`: the same graph over the same numbers."""
+    weights = open_safetensors(tiny_model / "model.safetensors")
+    program, members = b"\x80\x02}(", {"byteorder": b"little"}
+    for key, (name, matrix) in enumerate(weights.items()):
+        strides = [int(np.prod(matrix.shape[axis + 1 :])) for axis in range(len(matrix.shape))]
+        held = storage(str(key), number(int(np.prod(matrix.shape))), b"ctorch\nFloatStorage\n")
+        size, stride = (tup(*map(number, numbers)) for numbers in (matrix.shape, strides))
+        program += text(name) + tensor(held, size=size, stride=stride)
+        members[f"data/{key}"] = matrix.data.tobytes()
+    for path in tiny_model.iterdir():
+        if path.suffix != ".safetensors":
+            shutil.copy(path, tmp_path / path.name)
+    (tmp_path / "pytorch_model.bin").write_bytes(archive(program + b"u.", members))
+    for path in (tmp_path, tmp_path / "pytorch_model.bin"):
+        ours, theirs = load_model(path), load_model(tiny_model)
+        assert ours.checkpoint.format == "torch"
+        assert ours.graph.nodes == theirs.graph.nodes
+        for name, matrix in theirs.graph.weights.items():
+            assert bytes(ours.graph.weights[name].data) == bytes(matrix.data)
 
 
 # The format before 1.6

@@ -16,9 +16,8 @@ from aie_loader.config import ModelConfig
 from aie_loader.errors import ChatTemplateError, MissingFileError, ModelFileError, TokenizerError
 from aie_loader.formats import (
     Checkpoint,
-    open_folder,
+    open_checkpoint,
     open_gguf,
-    open_safetensors,
     read_gguf_header,
     read_json_object,
 )
@@ -29,7 +28,8 @@ from aie_loader.tokenizer import Tokenizer
 
 __all__ = ["Model", "load_model", "load_tokenizer"]
 
-Format = Literal["gguf", "safetensors"]
+Format = Literal["gguf", "safetensors"]  # "safetensors" stands for a folder in Hugging Face's way, whatever its weights
+_WEIGHT_SUFFIXES = {".safetensors", ".bin", ".pt", ".pth", ".npz"}
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class Model:
 
 
 def load_model(path: Path | str) -> Model:
-    """Load a `.gguf` file, a Hugging Face folder with safetensors, or one `.safetensors` file beside its config.json.
+    """Load a `.gguf` file, a Hugging Face folder (safetensors or `.bin`), or one such file beside its config.json.
 
     Raises ModelFileError leaves for files that are not what they claim, UnsupportedModelError for features that are
     missing here, TokenizerError where the tokenizer is missing or broken; each names file and thing.
@@ -89,7 +89,7 @@ def load_model(path: Path | str) -> Model:
         phases.end("configuration")
         tokenizer, template = _text_from_folder(folder)
         phases.end("tokenizer")
-        checkpoint = open_folder(folder) if path.is_dir() else open_safetensors(path)
+        checkpoint = open_checkpoint(path)
         phases.end("open")
     _check_vocabulary(path, tokenizer, config)
     config, graph = architecture.build(config, checkpoint.tensors, str(path), is_gguf=kind == "gguf")
@@ -124,14 +124,14 @@ def load_tokenizer(path: Path | str) -> tuple[Tokenizer, ChatTemplate | None, Mo
 
 
 def _detect_format(path: Path) -> Format:
-    """By content, not by name: a file that starts with GGUF's magic number, a folder, or a `.safetensors` file."""
+    """By content, not by name: a file that starts with GGUF's magic number, a folder, or a file of its weights."""
     if path.is_dir():
         return "safetensors"
     with SourceFile(path) as source:
         start = source.read(0, min(4, source.size_bytes))
     if start in (b"GGUF", b"FUGG") or path.suffix.lower() == ".gguf":
         return "gguf"
-    if path.suffix.lower() == ".safetensors":
+    if path.suffix.lower() in _WEIGHT_SUFFIXES:
         return "safetensors"
     raise ModelFileError(f"{path} is neither a GGUF file nor a .safetensors file nor a model folder")
 

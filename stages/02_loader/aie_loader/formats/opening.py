@@ -118,8 +118,6 @@ def _open_folder(folder: Path, lenient: Collection[Leniency]) -> Checkpoint:
     )
     if len(others) == 1:
         return _open_file(others[0], lenient=lenient)
-    found = f"it holds {len(others)} files of weights, such as {others[0].name}; name one of them" if others else ""
-    raise MissingFileError(
-        f"{folder} holds none of {', '.join(name for name, _ in _FOLDER_FILES)} nor an index of shards"
-        + (f"; {found}" if found else "")
-    )
+    known = ", ".join(name for name, _ in _FOLDER_FILES)
+    found = f"; it has {len(others)} others, such as {others[0].name}: name one of them" if others else ""
+    raise MissingFileError(f"{folder} holds neither {known} nor an index of shards{found}")
