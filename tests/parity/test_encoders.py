@@ -4,8 +4,6 @@ The golden files come from `make_golden_encoders.py`; each model is loaded from 
 """
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,17 +22,15 @@ from aie_loader import (
     fuse,
     is_predictor,
     load_predictor,
-    resolve,
 )
 from aie_loader.architectures.encoders import ENCODERS
 from aie_loader.formats.safetensors_writer import write_safetensors
 from aie_loader.gguf_writer import write_gguf
-from aie_loader.packing import pack_texts, without_padding
-from aie_tensor import AieError, InvalidInputError, Matrix
+from aie_loader.packing import pack_texts
+from aie_tensor import InvalidInputError, Matrix
 
 sys.path.insert(0, str(Path(__file__).parent))
 from made_up import made_up
-from sentences import sentences
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "parity" / "encoders"
 TEXT = sorted(path.stem for path in GOLDEN.glob("*bert*.json"))
@@ -288,45 +284,3 @@ def check_on_the_input(predictor: Predictor, record: dict[str, Any]) -> None:
     for graph in (predictor.graph, folded):
         out = StatelessExecutor(graph).run({graph.inputs[0]: given})[graph.outputs[0]]
         agree(out, record["output"])
-
-
-@pytest.fixture(scope="module")
-def minilm() -> Predictor:
-    try:
-        return load_predictor(resolve("minilm-l6"))
-    except AieError as error:
-        pytest.skip(str(error))
-
-
-def cosines(ours: Any, reference: Any) -> Any:
-    return np.sum(ours * reference, axis=1) / np.linalg.norm(ours, axis=1) / np.linalg.norm(reference, axis=1)
-
-
-@pytest.mark.real_model
-def test_minilm_embeds_200_sentences_as_the_reference_does(minilm: Predictor, tmp_path: Path) -> None:
-    """Alone, and in batches of chance neighbours: each within 1e-5 of cosine, and in fact much closer."""
-    script, out = Path(__file__).parent / "embed_sentences.py", tmp_path / "ours.npz"
-    one_thread = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, str(script), str(out)], env=one_thread, check=True)
-    golden, ours = np.load(GOLDEN / "minilm_l6.npz"), np.load(out)
-    assert ours["lengths"].tolist() == golden["lengths"].tolist()
-    for way in ("alone", "batched"):
-        assert cosines(ours[way], golden["vectors"]).min() >= 1 - 1e-5
-        np.testing.assert_allclose(ours[way], golden["vectors"], atol=2e-6)
-    # The order of additions in a matrix product depends on its number of rows: equal but for rounding.
-    np.testing.assert_allclose(ours["batched"], ours["alone"], atol=1e-6)
-
-
-@pytest.mark.real_model
-def test_minilm_takes_a_padded_batch_and_its_mask(minilm: Predictor) -> None:
-    texts, vectors = sentences()[2:12], np.load(GOLDEN / "minilm_l6.npz")["vectors"][2:12]
-    ids = minilm.encode(texts).ids
-    runner = StatelessExecutor(minilm.graph)
-    for longest, left in ((max(map(len, ids)), False), (400, True)):
-        pads = [[0] * (longest - len(text)) for text in ids]
-        padded = [pad + text if left else text + pad for pad, text in zip(pads, ids, strict=True)]
-        ones = [[1] * len(text) for text in ids]
-        mask = [pad + one if left else one + pad for pad, one in zip(pads, ones, strict=True)]
-        packed = pack_texts(minilm.graph, without_padding(padded, mask))
-        out = runner.run(packed.inputs, packed.seq_starts)[minilm.graph.outputs[0]]
-        assert cosines(out, vectors).min() >= 1 - 1e-5
