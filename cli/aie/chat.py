@@ -24,6 +24,9 @@ def chat(
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token every time.")] = 0.7,
     top_p: Annotated[float, typer.Option(help="Draw from the smallest set with this much probability.")] = 0.95,
     seed: Annotated[int | None, typer.Option(help="Same seed, same answers.")] = None,
+    quantize: Annotated[
+        str | None, typer.Option(metavar="KIND", help="Precision of the weights, such as int8. [file: as it has them]")
+    ] = None,
     kernels: Annotated[str | None, typer.Option(help="native, numpy or auto.")] = None,
     threads: Annotated[int | None, typer.Option(help="Compute threads.")] = None,
 ) -> None:
@@ -31,7 +34,7 @@ def chat(
     from aie.local import local_model, sampling_of
 
     sampling = sampling_of(max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=0, min_p=0.0, seed=seed)
-    with local_model(model, kernels=kernels, threads=threads) as local:
+    with local_model(model, kernels=kernels, threads=threads, quantize=quantize) as local:
         template = local.text.chat_template
         if template is None:
             raise InvalidInputError(f"{local.name} has no chat template; use `aie generate`.")

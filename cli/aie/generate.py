@@ -24,6 +24,9 @@ def generate(
     ] = 0.0,
     seed: Annotated[int | None, typer.Option(help="Same seed, same text.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Wrap the prompt in the model's chat template.")] = False,
+    quantize: Annotated[
+        str | None, typer.Option(metavar="KIND", help="Precision of the weights, such as int8. [file: as it has them]")
+    ] = None,
     kernels: Annotated[str | None, typer.Option(help="native, numpy or auto.")] = None,
     threads: Annotated[int | None, typer.Option(help="Compute threads.")] = None,
 ) -> None:
@@ -39,7 +42,7 @@ def generate(
     )
     if not prompt:
         raise InvalidInputError("The prompt is empty; give at least one character.", param="prompt")
-    with local_model(model, kernels=kernels, threads=threads) as local:
+    with local_model(model, kernels=kernels, threads=threads, quantize=quantize) as local:
         if chat:
             template = local.text.chat_template
             if template is None:

@@ -69,6 +69,7 @@ def local_model(
     *,
     kernels: str | None,
     threads: int | None,
+    quantize: str | None = None,
     max_batch_size: int = 1,
     memdebug: bool = False,
     kv_memory: str | None = None,
@@ -78,6 +79,7 @@ def local_model(
         {
             "kernels": kernels,
             "threads": threads,
+            "quantize": quantize,
             "max_batch_size": max_batch_size,
             "memdebug": memdebug or None,
             "kv_memory": kv_memory,

@@ -58,7 +58,10 @@ def serve(
     ] = None,
     kv_memory: Annotated[str | None, typer.Option(help="Memory for the KV cache, such as 512MiB. [768MiB]")] = None,
     quantize: Annotated[
-        str | None, typer.Option(help="Not there yet: weights are computed in the file's own format.")
+        str | None,
+        typer.Option(
+            metavar="KIND", help="Weights as fp32, fp16, bf16, int8, int8-64, int8-row or int4. [file: as it has them]"
+        ),
     ] = None,
     api_key: Annotated[
         str | None, typer.Option(help="Ask for `Authorization: Bearer KEY`. Better given as AIE_API_KEY.")
@@ -92,10 +95,6 @@ def serve(
     """
     from aie.settings import load_settings
 
-    if quantize is not None:
-        raise InvalidInputError(
-            "--quantize is not there yet; weights are computed in the file's own format.", param="quantize"
-        )
     if max_wait_ms:
         raise InvalidInputError(
             "--max-wait-ms concerns encoders, which are not served yet; generation never waits.", param="max_wait_ms"
@@ -110,6 +109,7 @@ def serve(
         "threads": threads,
         "workers": workers,
         "kernels": kernels,
+        "quantize": quantize,
         "max_batch_size": max_batch_size,
         "max_batch_tokens": max_batch_tokens,
         "max_queue": max_queue,

@@ -42,6 +42,7 @@ class ServeSettings:
     threads: int | None = None  # compute threads per engine; none: all cores this process may use
     workers: int = 1  # 0: engine in a thread of the server process
     kernels: str = "auto"  # auto | native | numpy
+    quantize: str = "file"  # precision of the weights, such as int8; file: as the model file has them
     max_batch_size: int = 64  # requests in one step
     max_batch_tokens: int = 512  # tokens in one step, prefill and decode together
     max_queue: int = 256  # requests waiting before 503
@@ -100,6 +101,11 @@ def _check(key: str, value: object, origin: str) -> None:
         low, high, what = _RANGES[key]
         if not low <= float(str(value)) <= high:  # also false for NaN
             raise InvalidInputError(f"{name} is {value}; it must be {what}.", param=key)
+    if key == "quantize" and value != "file":
+        from aie_loader.precision import PRECISIONS
+
+        if value not in PRECISIONS:
+            raise InvalidInputError(f"{name} is {value!r}; choose file, {', '.join(PRECISIONS)}.", param=key)
     if key == "metrics_prefix" and not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*|", str(value)):
         raise InvalidInputError(
             f"{name} is {value!r}; it may hold letters, digits, _ and :, and cannot begin with a digit.", param=key
