@@ -234,6 +234,10 @@ def test_a_bert_in_a_gguf_file(folder: Folder, tmp_path: Path) -> None:
     assert (predictor.output, predictor.max_length, predictor.format) == ("embedding", 32, "gguf")
     assert predictor.encode(["w7 w8"]).ids == [[2, 12, 13, 3]]
     assert is_predictor(predictor.path)
+    late = {"filler": "x" * 5000, **GGUF}
+    assert is_predictor(write_gguf(tmp_path / "late.gguf", late, weights))
+    assert not is_predictor(write_gguf(tmp_path / "late.gguf", {**late, "general.architecture": "bertha"}, weights))
+    assert not is_predictor(write_gguf(tmp_path / "llama.gguf", {**GGUF, "general.architecture": "bertha"}, weights))
     agree_per_text(load_predictor(predictor.path, head="states"), record)
     for keys, match in (({"bert.pooling_type": 4}, "pooling_type 4"), ({"bert.attention.causal": True}, "causal"),
                         ({"general.architecture": "llama"}, "load_model"),

@@ -9,6 +9,7 @@
 The counterpart for models that generate text is `load_model`. Running the graph is stage 4's.
 """
 
+import struct
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from aie_loader.architectures.labels import Problem
 from aie_loader.architectures.vision import ImageInput, ResNetConfig, is_torchvision_resnet
 from aie_loader.errors import MissingFileError, UnknownArchitectureError, UnsupportedModelError
 from aie_loader.formats import Checkpoint, CheckpointFormat, open_checkpoint, read_gguf_header, read_json_object
+from aie_loader.formats.source import SourceFile
 from aie_loader.graph import Graph
 from aie_loader.graph_file import GRAPH_FILE
 from aie_loader.predictor_parts import Output, Parts
@@ -34,6 +36,8 @@ __all__ = ["Output", "Predictor", "is_predictor", "load_predictor"]
 
 _RESNET = "resnet"
 _GGUF = "bert"
+_GGUF_STRING = 8  # the type of the value
+_PEEKED_BYTES = 4096
 _PHASES = ("configuration", "open", "graph", "tokenizer")
 
 
@@ -164,13 +168,24 @@ def is_predictor(path: Path | str) -> bool:
     path = Path(path)
     folder = path if path.is_dir() else path.parent
     if path.suffix.lower() == ".gguf":
-        return read_gguf_header(path).metadata.get("general.architecture") == _GGUF
+        return _says_bert(path)
     if (folder / GRAPH_FILE).is_file():
         return True
     config = folder / "config.json"
     if config.is_file():
         return _kind(read_json_object(config)) is not None
     return path.suffix.lower() in (".pt", ".pth", ".npz", ".ckpt")
+
+
+def _says_bert(path: Path) -> bool:
+    """Whether a GGUF file's architecture is BERT. Usually its first key; a whole header has a vocabulary in it."""
+    with SourceFile(path) as source:
+        head = source.read(0, min(_PEEKED_BYTES, source.size_bytes))
+    _, key, rest = head.partition(b"general.architecture")
+    if not key:
+        return read_gguf_header(path).metadata.get("general.architecture") == _GGUF
+    name = _GGUF.encode()
+    return rest.startswith(struct.pack("<IQ", _GGUF_STRING, len(name)) + name)
 
 
 def _undescribed(
