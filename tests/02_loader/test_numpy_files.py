@@ -125,6 +125,7 @@ BROKEN: dict[str, tuple[bytes, type[Exception], str]] = {
     "shape of 33": (npy(GOOD.replace("2, 3", "1, " * 33)), MalformedHeaderError, "more than 32 dimensions"),
     "shape overflows": (npy(GOOD.replace("2, 3", f"{1 << 40}, {1 << 40}")), MalformedHeaderError, "2^63 or more"),
     "order a number": (npy(GOOD.replace("False", "0")), MalformedHeaderError, "fortran_order not a truth value"),
+    "long in the type": (npy(GOOD.replace("<f4", "<f4L")), UnsupportedTensorTypeError, "'<f4L'"),
     "objects": (npy(GOOD.replace("<f4", "|O")), UnsupportedTensorTypeError, "only pickle could read"),
     "objects of 8": (npy(GOOD.replace("<f4", "|O8")), UnsupportedTensorTypeError, "only pickle could read"),
     "texts": (npy(GOOD.replace("<f4", "<U4")), UnsupportedTensorTypeError, "'<U4'"),

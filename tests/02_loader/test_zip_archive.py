@@ -128,7 +128,8 @@ BROKEN: dict[str, tuple[Mutate, type[Exception], str]] = {
     "name too long": (put(ROW, 28, "<H", 60000), MalformedHeaderError, "row 0 of the archive's directory is not one"),
     "name empty": (put(ROW, 28, "<H", 0), MalformedHeaderError, "name is empty"),
     "wrong signature": (put(ROW, 0, "<L", 0), MalformedHeaderError, "row 0 of the archive's directory is not one"),
-    "checksum": (put(ROW, 16, "<L", 1), MalformedHeaderError, "is damaged"),
+    "two checksums": (put(ROW, 16, "<L", 1), MalformedHeaderError, "another checksum in its own header"),
+    "damaged": (lambda raw: raw.__setitem__(raw.index(b"first member"), 0), MalformedHeaderError, "is damaged"),
     "name twice": (same_name_twice, MalformedHeaderError, "two members named 'x'"),
 }
 

@@ -28,7 +28,7 @@ MAX_HEADER_BYTES = 10_000  # NumPy's own limit for files that are not trusted
 _MAX_DIMS = 32
 _MAX_VALUES = 1 << 63
 _WORD = re.compile(r"\s*(?:'([^'\\]*)'|\"([^\"\\]*)\"|(True|False)|(0|[1-9]\d{0,19})|([{}()\[\],:-]))")
-_LONG = re.compile(r"(?<=\d)L\b")  # Python 2 on Windows wrote (3L, 4L), in versions 1 and 2 of the format
+_LONG = re.compile(r"(?<=\d)L(?=\s*[,)])")  # Python 2 on Windows wrote (3L, 4L), in versions 1 and 2 of the format
 _DESCR = re.compile(r"[<>|]([a-zA-Z])(\d{1,4})|[|]?(O)")
 _KEYS = {"descr", "fortran_order", "shape"}
 

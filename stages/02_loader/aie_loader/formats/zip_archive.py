@@ -47,7 +47,10 @@ class ZipMember:
 
 
 def read_zip_directory(source: SourceFile, *, lenient: Collection[Leniency] = STRICT) -> dict[str, ZipMember]:
-    """name → member, in the order of the directory. Reads directory and local headers, no member's bytes."""
+    """name → member, in the order of the directory. Reads directory and local headers, no member's bytes.
+
+    So checksums are compared with each other, but not with the bytes: whoever maps a member does not read it here.
+    """
     place = find_directory(source)
     raw = source.read(place.offset, place.num_bytes)
     members: dict[str, ZipMember] = {}
@@ -108,7 +111,7 @@ def _read_row(
     if method == _DEFLATED and expanded > _DEFLATE_MOST * (stored + 1):
         raise MalformedHeaderError(f"{where} cannot expand from {stored:,} to {expanded:,} bytes: deflate does not")
     data_offset = _check_local(
-        source, where, raw[start : start + name_bytes], offset, (flags, method, stored, expanded)
+        source, where, raw[start : start + name_bytes], offset, (flags, method, stored, expanded, crc32)
     )
     if data_offset + stored > place.offset:
         raise TruncatedFileError(f"{where} ends at byte {data_offset + stored:,}, inside the archive's directory")
@@ -143,20 +146,22 @@ def _zip64(where: str, extra: bytes, numbers: tuple[int, int, int]) -> tuple[int
     return result[0], result[1], result[2]
 
 
-def _check_local(source: SourceFile, where: str, name: bytes, offset: int, said: tuple[int, int, int, int]) -> int:
+def _check_local(source: SourceFile, where: str, name: bytes, offset: int, said: tuple[int, int, int, int, int]) -> int:
     """The header before the member must say what the directory says; returns where the member's bytes start."""
     if offset + _LOCAL.size + len(name) > source.size_bytes:
         raise TruncatedFileError(f"{where} starts at byte {offset:,}, but the file has {source.size_bytes:,}")
     raw = source.read(offset, _LOCAL.size + len(name))
-    signature, _, flags, method, _, _, _, stored, expanded, name_bytes, extra_bytes = _LOCAL.unpack_from(raw)
+    signature, _, flags, method, _, _, crc32, stored, expanded, name_bytes, extra_bytes = _LOCAL.unpack_from(raw)
     if signature != b"PK\x03\x04":
         raise MalformedHeaderError(f"{where} does not start with a member's header")
     if name_bytes != len(name) or raw[_LOCAL.size :] != name or (flags, method) != said[:2]:
         raise MalformedHeaderError(f"{where} has another name, method or flag in its own header than in the directory")
     # Sizes may be given later (after the data) or elsewhere (in a zip64 field); where they are given, they must agree.
     unsaid = {_U32_FULL} | ({0} if flags & _SIZES_FOLLOW else set())
-    if any(own not in unsaid and own != other for own, other in zip((stored, expanded), said[2:], strict=True)):
+    if any(own not in unsaid and own != other for own, other in zip((stored, expanded), said[2:4], strict=True)):
         raise MalformedHeaderError(f"{where} has another size in its own header than in the directory")
+    if crc32 != said[4] and not (flags & _SIZES_FOLLOW and crc32 == 0):
+        raise MalformedHeaderError(f"{where} has another checksum in its own header than in the directory")
     return int(offset + _LOCAL.size + name_bytes + extra_bytes)
 
 
