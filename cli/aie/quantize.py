@@ -34,7 +34,10 @@ def quantize(
         bool, typer.Option("--check", help="Measure what it costs: with --out of what was written, else of every kind.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a model that is at PATH already.")] = False,
-    threads: Annotated[int | None, typer.Option(help="Compute threads for --check. [all cores]")] = None,
+    tokens: Annotated[
+        int | None, typer.Option(min=2, help="For --check: most tokens of each of the five texts. [all, some 400]")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Compute threads for --check. [all cores]")] = None,
     kernels: Annotated[str, typer.Option(help="native, numpy or auto, for --check.")] = "auto",
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
 ) -> None:
@@ -70,7 +73,7 @@ def quantize(
         if precision is not None and out is not None:
             document |= export(loaded, out, precision, force=force)
         if check:
-            prices = _prices(loaded, None if precision is None else [precision], kernels, threads)
+            prices = _prices(loaded, None if precision is None else [precision], kernels, threads, tokens)
             document["prices"] = [asdict(price) for price in prices]
         if json_path is not None:
             write_json(json_path, document)
@@ -87,9 +90,8 @@ def export(loaded: "Model", out: Path, precision: "Precision | None", *, force: 
         WeightConverter(loaded.graph, precision, note=note)  # says what cannot be in this precision
     written = export_model(loaded, out, precision, force=force, progress=byte_progress(f"Writing {out}"))
     size = sum(path.stat().st_size for path in _files(written))
-    print(
-        f"{written}: {format_bytes(size)}; the weights were {format_bytes(loaded.weight_bytes)}. Read back: the same."
-    )
+    before = format_bytes(loaded.weight_bytes)
+    print(f"{written}: {format_bytes(size)}, from weights of {before}; read back and found to be the same.")
     return {"out": str(written), "precision": precision.name if precision else None, "bytes": size}
 
 
@@ -97,7 +99,9 @@ def _files(path: Path) -> Iterable[Path]:
     return [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
 
 
-def _prices(loaded: "Model", chosen: "list[Precision] | None", kernels: str, threads: int | None) -> "list[Price]":
+def _prices(
+    loaded: "Model", chosen: "list[Precision] | None", kernels: str, threads: int | None, tokens: int | None
+) -> "list[Price]":
     from aie_engine import available_cores
     from aie_engine.evaluation import price_precisions
 
@@ -108,6 +112,7 @@ def _prices(loaded: "Model", chosen: "list[Precision] | None", kernels: str, thr
         chosen,
         kernels=kernels,  # type: ignore[arg-type]  # checked above
         num_threads=num_threads,
+        max_tokens=tokens,
         report=note,
         arrived=lambda price: note(f"  {price.precision}: perplexity {price.perplexity:.3f}"),
     )

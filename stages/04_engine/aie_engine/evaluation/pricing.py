@@ -56,15 +56,17 @@ def price_precisions(
     kernels: KernelChoice = "auto",
     num_threads: int = 1,
     rounds: int = _ROUNDS,
+    max_tokens: int | None = None,
     report: Callable[[str], None] = lambda line: None,
     arrived: Callable[[Price], None] = lambda price: None,
 ) -> list[Price]:
     """The file's own weights, then each of `chosen` (all where None is given), each against float32.
 
     Two models are in memory at a time. The reference logits go to a temporary file; EnvironmentLacksError where the
-    disk is full. report: takes lines for a person; arrived: each price as it is known.
+    disk is full. max_tokens: of each text, all where None is given. report: takes lines for a person; arrived: each
+    price as it is known.
     """
-    return _Pricing(model, kernels, num_threads, rounds, report, arrived).run(
+    return _Pricing(model, kernels, num_threads, rounds, max_tokens, report, arrived).run(
         list(PRECISIONS.values()) if chosen is None else chosen
     )
 
@@ -76,10 +78,11 @@ class _Pricing:
         kernels: KernelChoice,
         num_threads: int,
         rounds: int,
+        max_tokens: int | None,
         report: Callable[[str], None],
         arrived: Callable[[Price], None],
     ) -> None:
-        longest = model.config.max_position_embeddings
+        longest = min(model.config.max_position_embeddings, max_tokens or model.config.max_position_embeddings)
         encode = model.tokenizer.encode
         encoded = [encode(text, add_special_tokens=True)[:longest] for text in builtin_texts().values()]
         self._texts = [ids for ids in encoded if len(ids) > 1]
