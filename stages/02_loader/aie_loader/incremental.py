@@ -55,12 +55,14 @@ class ByteFallbackDecoder:
     A run of byte tokens is text only as a whole: if it is not valid UTF-8, every byte of it is replaced. So the run is
     held back until a text piece ends it; it is as long as the longest stretch of characters outside the vocabulary.
     `piece_of(id)` is None for ids that are skipped. `strips_space`: the text's first space is not part of it.
+    `has_bytes=False`: a piece `<0xNN>` is text like any other.
     """
 
-    __slots__ = ("_at_start", "_piece_of", "_run", "_strips_space")
+    __slots__ = ("_at_start", "_has_bytes", "_piece_of", "_run", "_strips_space")
 
-    def __init__(self, piece_of: Callable[[int], str | None], *, strips_space: bool) -> None:
+    def __init__(self, piece_of: Callable[[int], str | None], *, strips_space: bool, has_bytes: bool = True) -> None:
         self._piece_of = piece_of
+        self._has_bytes = has_bytes
         self._strips_space = strips_space
         self._run = bytearray()
         self._at_start = True
@@ -70,7 +72,7 @@ class ByteFallbackDecoder:
         for piece in map(self._piece_of, ids):
             if piece is None:
                 continue
-            if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
+            if self._has_bytes and len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
                 self._run.append(int(piece[3:5], 16))
             else:
                 parts.append(self._end_run())

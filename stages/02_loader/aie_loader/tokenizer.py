@@ -18,7 +18,7 @@ import tokenizers
 from aie_loader.byte_level import char_to_byte
 from aie_loader.errors import TokenizerError
 from aie_loader.incremental import ByteFallbackDecoder, ByteLevelDecoder, IncrementalDecoder, MetaspaceDecoder
-from aie_loader.tokenizer_batch import BatchRules, EncodedBatch, encode_batch
+from aie_loader.tokenizer_batch import BatchRules, EncodedBatch, encode_batch, encoding_errors
 from aie_loader.tokenizer_files import FolderConfig, folder_batch_rules, folder_token_ids
 from aie_loader.tokenizer_folder import folder_backend
 from aie_loader.tokenizer_gguf import GGUFVocabulary
@@ -89,10 +89,8 @@ class Tokenizer:
         be able to leave its turn. Raises `InvalidInputError` for text that is not valid Unicode (lone surrogates).
         """
         backend = self._backend if parse_special else self._without_special()
-        try:
+        with encoding_errors():
             return backend.encode(text, pair, add_special_tokens=add_special_tokens).ids
-        except TypeError as error:
-            raise InvalidInputError("the text is not valid Unicode: it has a lone surrogate") from error
 
     def encode_batch(
         self,
@@ -149,6 +147,8 @@ class Tokenizer:
             return ByteLevelDecoder(lambda token_id: b"" if token_id in skipped else self._bytes_of(token_id))
         if self._decoder_kinds in (["Replace", "ByteFallback", "Fuse"], ["Replace", "ByteFallback", "Fuse", "Strip"]):
             return ByteFallbackDecoder(piece_of, strips_space="Strip" in self._decoder_kinds)
+        if self._decoder_kinds in (["Replace"], ["Replace", "Fuse"], ["Replace", "Fuse", "Strip"]):
+            return ByteFallbackDecoder(piece_of, strips_space="Strip" in self._decoder_kinds, has_bytes=False)
         if self._decoder_kinds == ["Metaspace"]:
             scheme = json.loads(self._backend.decoder.__getstate__()).get("prepend_scheme")
             return MetaspaceDecoder(piece_of, strips_space=scheme != "never")

@@ -4,15 +4,17 @@ Cutting removes tokens of the text, never those that the model wants around it, 
 pair the longer text gives way first, down to the length of the other, then both do.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import tokenizers
 
+from aie_loader.errors import TokenizerError
 from aie_tensor import InvalidInputError
 
-__all__ = ["BatchRules", "EncodedBatch", "encode_batch"]
+__all__ = ["BatchRules", "EncodedBatch", "encode_batch", "encoding_errors"]
 
 Side = Literal["left", "right"]
 
@@ -38,6 +40,21 @@ class EncodedBatch:
     num_truncated: int  # sequences that lost something
 
 
+@contextlib.contextmanager
+def encoding_errors() -> Iterator[None]:
+    """Turns what the library raises for a text, or panics with for a broken tokenizer, into errors of ours."""
+    try:
+        yield
+    except TypeError as error:
+        raise InvalidInputError("the text is not valid Unicode: it has a lone surrogate") from error
+    except BaseException as error:
+        # A panic of Rust's is no Exception, and its class cannot be imported.
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+            raise TokenizerError(f"the model's tokenizer fails on this text: {reason}") from error
+        raise
+
+
 def encode_batch(
     backend: tokenizers.Tokenizer,
     texts: Sequence[str | tuple[str, str]],
@@ -52,11 +69,9 @@ def encode_batch(
     limit = rules.max_length if max_length is None else max_length
     firsts = [text if isinstance(text, str) else text[0] for text in texts]
     seconds = [text[1] for text in texts if not isinstance(text, str)]
-    try:
+    with encoding_errors():
         encoded = backend.encode_batch(firsts, add_special_tokens=False)
         pairs = iter(backend.encode_batch(seconds, add_special_tokens=False))
-    except TypeError as error:
-        raise InvalidInputError("a text is not valid Unicode: it has a lone surrogate") from error
     rows, num_truncated = [], 0
     for index, (text, first) in enumerate(zip(texts, encoded, strict=True)):
         second = None if isinstance(text, str) else next(pairs)

@@ -18,6 +18,7 @@ from typing import Literal
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from aie_loader.errors import TokenizerError
+from aie_loader.tokenizer_charsmap import check_charsmap
 
 __all__ = ["PieceType", "SentencePieceModel", "add_added_tokens", "sentencepiece", "wordpiece"]
 
@@ -53,6 +54,10 @@ class SentencePieceModel:
 def sentencepiece(model: SentencePieceModel) -> Tokenizer:
     """A `tokenizers.Tokenizer` that encodes as SentencePiece does. Raises `TokenizerError` for a broken vocabulary."""
     _check_unique(model.pieces)
+    if model.charsmap:
+        check_charsmap(model.charsmap)
+    if model.kind == "unigram" and model.unknown_id is None:
+        raise TokenizerError("the vocabulary names no token for unknown text", param="tokenizer.ggml.unknown_token_id")
     try:
         tokenizer = Tokenizer(_bpe(model) if model.kind == "bpe" else _unigram(model))
         tokenizer.normalizer = _normalizer(model)
