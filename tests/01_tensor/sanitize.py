@@ -16,8 +16,9 @@ from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
 PATHS = [
-    *(f"01_tensor/test_native_{name}.py" for name in ("attention", "matmul", "plan", "pool")),
+    *(f"01_tensor/test_native_{name}.py" for name in ("attention", "matmul", "operators", "plan", "pool")),
     "04_engine/test_executors.py",
+    "04_engine/test_native_stateless.py",
 ]  # fmt: skip
 FLAGS = {
     "thread": "-fsanitize=thread",

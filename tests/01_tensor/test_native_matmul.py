@@ -10,11 +10,22 @@ from aie_tensor.native import PackedMatrix
 pytestmark = pytest.mark.native
 
 FORMATS = [DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0, DType.Q4_1]
+READ_ONLY = [DType.Q5_0, DType.Q5_1, DType.Q4_K, DType.Q5_K, DType.Q6_K]  # types that we only read
 BATCHES = [1, 2, 3, 7, 16, 40]
 
 
 def weights(rng, n, k, dtype=DType.F32):
     return quantize(rng.standard_normal((n, k), dtype=np.float32) / np.float32(np.sqrt(k)), dtype)
+
+
+def stored(rng, n, k, dtype):
+    """Random bytes as blocks of `dtype`; their half-precision numbers, wherever they stand, are finite and small."""
+    blocks = rng.integers(0, 256, (n * k // dtype.block_size, dtype.block_bytes), dtype=np.uint8)
+    halves = {DType.Q5_1: (0, 2), DType.Q4_K: (0, 2), DType.Q5_K: (0, 2), DType.Q6_K: (208,)}.get(dtype, (0,))
+    for at in halves:
+        values = (rng.standard_normal(len(blocks)) / 100).astype(np.float16)
+        blocks[:, at : at + 2] = values.view(np.uint8).reshape(-1, 2)
+    return Matrix(dtype, (n, k), blocks.reshape(-1))
 
 
 def close(actual, expected):
@@ -39,6 +50,36 @@ def test_linear_matches_numpy(bench, dtype, num_tokens):
     rng = np.random.default_rng(num_tokens)
     matrix, x = weights(rng, 53, 416, dtype), rng.standard_normal((num_tokens, 416), dtype=np.float32)
     close(run_linear(bench, x, [matrix]), ops.linear(x, matrix.dequantize()))
+
+
+@pytest.mark.parametrize("dtype", READ_ONLY)
+def test_blocks_of_files_are_read_bit_for_bit(bench, dtype):
+    """Products with the rows of an identity matrix are the weights themselves, few rows at a time and many."""
+    rng = np.random.default_rng(7)
+    matrix = stored(rng, 37, 512, dtype)
+    exact = matrix.dequantize()
+    assert np.isfinite(exact).all() and len(np.unique(exact)) > 1000
+    identity = np.eye(512, dtype=np.float32)
+    for begin, end in ((0, 1), (1, 4), (4, 12), (12, 512)):
+        found = run_linear(bench, identity[begin:end], [matrix])
+        np.testing.assert_array_equal(found, exact.T[begin:end])
+    plan = bench()
+    out = plan.buffer(width=512)
+    plan.builder.embed(matrix, out)
+    plan.run([(0, 4)], token_ids=[36, 0, 9, 17])
+    np.testing.assert_array_equal(plan.read(out, 4), exact[[36, 0, 9, 17]])
+
+
+@pytest.mark.parametrize("dtype", READ_ONLY)
+def test_the_sums_of_every_type_have_one_order(bench, dtype):
+    rng = np.random.default_rng(8)
+    matrix, x = stored(rng, 100, 512, dtype), rng.standard_normal((40, 512), dtype=np.float32)
+    whole = run_linear(bench, x, [matrix])
+    close(whole, ops.linear(x, matrix.dequantize()))
+    expanded = run_linear(bench, x, [Matrix.from_array(matrix.dequantize())])
+    np.testing.assert_array_equal(whole, expanded)
+    for rows in (slice(0, 1), slice(3, 5), slice(8, 15)):
+        np.testing.assert_array_equal(run_linear(bench, x[rows], [matrix]), whole[rows])
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16])

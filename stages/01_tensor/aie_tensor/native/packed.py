@@ -25,7 +25,10 @@ def aligned_zeros(nbytes: int) -> npt.NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedMatrix:
-    """Weights [n, k] in panels of 16 rows; the same blocks and bits as the `Matrix`, in another order."""
+    """Weights [n, k] in panels of 16 rows; the same values as the `Matrix`, in another order.
+
+    The K types take a little more room than in the file: their scales of scales are repeated.
+    """
 
     format: int  # index into FORMATS
     n: int  # outputs
@@ -46,7 +49,7 @@ class PackedMatrix:
     def pack(
         cls, lib: NativeLibrary, matrix: Matrix, *, allocate: Callable[[int], npt.NDArray[np.uint8]] = aligned_zeros
     ) -> "PackedMatrix":
-        """Repack a 2-D matrix of F32, F16, BF16, Q8_0, Q4_0 or Q4_1. InvalidInputError for other types or ranks.
+        """Repack a 2-D matrix of one of `FORMATS`. InvalidInputError for other types or ranks.
 
         allocate: gives so many zeroed bytes at a cache line, whose memory stays the caller's to return.
         """
@@ -56,10 +59,13 @@ class PackedMatrix:
             raise InvalidInputError(f"The native kernels multiply by 2-D matrices of {known}, not by {given}.")
         n, k = matrix.shape
         if k % matrix.dtype.block_size:
-            raise InvalidInputError(f"Rows of {matrix.dtype.name} are whole blocks of 32, but a row has {k} elements.")
+            size = matrix.dtype.block_size
+            raise InvalidInputError(
+                f"Rows of {matrix.dtype.name} are whole blocks of {size}, but a row has {k} elements."
+            )
         code = FORMATS.index(matrix.dtype)
         panel_bytes = int(lib.c.aie_panel_bytes(code, k))
-        assert matrix.data.nbytes == panel_bytes // 16 * n, (matrix.data.nbytes, panel_bytes, n)
+        assert matrix.data.nbytes == matrix.dtype.nbytes(n * k), (matrix.data.nbytes, n, k)
         packed = cls(code, n, k, allocate(-(-n // 16) * panel_bytes))
         lib.c.aie_pack(code, n, k, pointer(matrix.data), pointer(packed.data))
         return packed

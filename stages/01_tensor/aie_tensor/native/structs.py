@@ -24,7 +24,10 @@ __all__ = [
 ]
 
 # Index = the number of the format, operator, kind of rows, … in C.
-FORMATS = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0, DType.Q4_1)
+FORMATS = (
+    DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0, DType.Q4_1,
+    DType.Q5_0, DType.Q5_1, DType.Q4_K, DType.Q5_K, DType.Q6_K,
+)  # fmt: skip
 OP_NAMES = (
     "embed", "rms_norm", "layer_norm", "l2_normalize", "linear", "swiglu", "rope", "attention", "encoder_attention",
     "select_rows", "pool_tokens",

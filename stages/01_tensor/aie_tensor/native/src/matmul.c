@@ -6,6 +6,7 @@
  * per step. Both add up each output element in the same order, so a token's result does not depend on its company. */
 #include "micro.h"
 #include "plan.h"
+#include "unpack.h"
 
 #if VW == 16
 #define GEMV_PANELS 4 /* side by side for one token */
@@ -19,10 +20,6 @@
 
 /* ---- few tokens ---- */
 
-ALWAYS_INLINE void prefetch(const uint8_t *from, const int bytes) {
-    UNROLL for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + i);
-}
-
 #define NUM_VECS (panels * VEC_PER_PANEL)
 #define FOR_VECS UNROLL for (int i = 0; i < NUM_VECS; i++)
 #define FOR_TOKENS UNROLL for (int t = 0; t < tokens; t++)
@@ -31,13 +28,13 @@ ALWAYS_INLINE void prefetch(const uint8_t *from, const int bytes) {
 
 ALWAYS_INLINE void gemv_q4(const int format, const int panels, const int tokens, const PackedMatrix *w,
                            const uint8_t *data, const float *x, float *y, ptrdiff_t ahead) {
-    const int halves = format == FORMAT_Q4_1 ? 2 : 1, bytes = (2 * halves + BLOCK / 2) * PANEL;
+    const int header = header_bytes(format) * PANEL, bytes = header + BLOCK / 2 * PANEL;
     vf acc[MAX_FEW][GEMV_VECS], scale[GEMV_VECS], minimum[GEMV_VECS];
     FOR_TOKENS FOR_VECS acc[t][i] = vf_set(0.0f);
     for (int b = 0; b < w->k / BLOCK; b++, data += bytes, x += BLOCK) {
         FOR_VECS load_scale_minimum(format, AT(data, i, 0), i % VEC_PER_PANEL, &scale[i], &minimum[i]);
         UNROLL for (int p = 0; p < panels; p++) prefetch(data + p * w->panel_bytes + ahead, bytes);
-        const uint8_t *quants = data + 2 * PANEL * halves;
+        const uint8_t *quants = data + header;
         for (int j = 0; j < BLOCK / 2; j++, quants += PANEL) {
             FOR_VECS {
                 vf even, odd;
@@ -91,7 +88,8 @@ ALWAYS_INLINE void gemv_plain(const int format, const int panels, const int toke
     case FORMAT_BF16: gemv_plain(FORMAT_BF16, P, T, w, data, x, y, ahead); break;                     \
     case FORMAT_Q8_0: gemv_q8(P, T, w, data, x, y, ahead); break;                                     \
     case FORMAT_Q4_0: gemv_q4(FORMAT_Q4_0, P, T, w, data, x, y, ahead); break;                        \
-    default: gemv_q4(FORMAT_Q4_1, P, T, w, data, x, y, ahead); break;                                 \
+    case FORMAT_Q4_1: gemv_q4(FORMAT_Q4_1, P, T, w, data, x, y, ahead); break;                        \
+    default: gemv_q4(FORMAT_Q4_K, P, T, w, data, x, y, ahead); break;                                 \
     }
 
 #define SHAPE(P, T) case (P) * 16 + (T): ONE_SHAPE(P, T) break;
@@ -111,71 +109,27 @@ static void gemv(const PackedMatrix *w, int first, int panels, const float *x, i
 
 /* ---- many tokens ---- */
 
-ALWAYS_INLINE void unpack_q4(const int format, const uint8_t *block, int num_blocks, float *out, ptrdiff_t ahead) {
-    const int halves = format == FORMAT_Q4_1 ? 2 : 1, bytes = (2 * halves + BLOCK / 2) * PANEL;
-    for (int b = 0; b < num_blocks; b++, block += bytes, out += BLOCK * PANEL) {
-        prefetch(block + ahead, bytes);
-        UNROLL for (int v = 0; v < VEC_PER_PANEL; v++) {
-            vf scale, minimum, even, odd;
-            load_scale_minimum(format, block, v, &scale, &minimum);
-            for (int j = 0; j < BLOCK / 2; j++) {
-                unpack_nibbles(block + (2 * halves + j) * PANEL + v * VW, scale, minimum, &even, &odd);
-                vf_store(out + 2 * j * PANEL + v * VW, even);
-                vf_store(out + (2 * j + 1) * PANEL + v * VW, odd);
-            }
-        }
-    }
-}
-
-static void unpack_q8(const uint8_t *block, int num_blocks, float *out, ptrdiff_t ahead) {
-    for (int b = 0; b < num_blocks; b++, block += (2 + BLOCK) * PANEL, out += BLOCK * PANEL) {
-        prefetch(block + ahead, (2 + BLOCK) * PANEL);
-        UNROLL for (int v = 0; v < VEC_PER_PANEL; v++) {
-            vf scale = vf_load_f16(block + 2 * VW * v);
-            for (int j = 0; j < BLOCK; j++)
-                vf_store(out + j * PANEL + v * VW, vf_from_int(vi_load_i8(block + (2 + j) * PANEL + v * VW)) * scale);
-        }
-    }
-}
-
-ALWAYS_INLINE void unpack_plain(const int format, const uint8_t *values, int num_k, float *out, ptrdiff_t ahead) {
-    const int size = format == FORMAT_F32 ? 4 : 2;
-    for (int k = 0; k < num_k; k++, values += size * PANEL, out += PANEL) {
-        prefetch(values + ahead, size * PANEL);
-        UNROLL for (int v = 0; v < VEC_PER_PANEL; v++) vf_store(out + v * VW, load_plain(format, values + v * VW * size));
-    }
-}
-
-/* k0 .. k0 + num_k of one panel -> out [num_k][16] */
-static void unpack_panel(const PackedMatrix *w, int panel, int k0, int num_k, float *out, ptrdiff_t ahead) {
-    const uint8_t *data = w->data + panel * w->panel_bytes + k0 / BLOCK * block_bytes(w->format) * PANEL;
-    switch (w->format) {
-    case FORMAT_F32: unpack_plain(FORMAT_F32, data, num_k, out, ahead); break;
-    case FORMAT_F16: unpack_plain(FORMAT_F16, data, num_k, out, ahead); break;
-    case FORMAT_BF16: unpack_plain(FORMAT_BF16, data, num_k, out, ahead); break;
-    case FORMAT_Q8_0: unpack_q8(data, num_k / BLOCK, out, ahead); break;
-    case FORMAT_Q4_0: unpack_q4(FORMAT_Q4_0, data, num_k / BLOCK, out, ahead); break;
-    default: unpack_q4(FORMAT_Q4_1, data, num_k / BLOCK, out, ahead); break;
-    }
-}
+/* Formats whose digits are too scattered to be put together in a register while it multiplies. */
+static int only_as_tile(int format) { return has_fifth_bits(format) || format == FORMAT_Q6_K; }
 
 /* y [T][num * 16] = x [T][K] times panels first .. first + num; `tile` is scratch. */
 static void product(const PackedMatrix *w, int first, int num, const float *x, int num_tokens, float *y, float *tile,
                     int num_threads) {
-    if (num_tokens <= MAX_FEW) {
+    if (num_tokens <= MAX_FEW && !only_as_tile(w->format)) {
         gemv(w, first, num, x, num_tokens, y, num_threads);
         return;
     }
-    const float *panels[TILE_PANELS];
     ptrdiff_t ahead = (ptrdiff_t)(num_threads * TILE_PANELS) * w->panel_bytes;
-    for (int k0 = 0; k0 < w->k; k0 += CHUNK) {
-        int num_k = w->k - k0 < CHUNK ? w->k - k0 : CHUNK;
-        for (int p = 0; p < num; p++) {
-            panels[p] = tile + p * CHUNK * PANEL;
-            unpack_panel(w, first + p, k0, num_k, tile + p * CHUNK * PANEL, ahead);
+    for (int at = 0; at < num; at += TILE_PANELS)
+        for (int k0 = 0; k0 < w->k; k0 += CHUNK) {
+            const float *panels[TILE_PANELS];
+            int num_k = w->k - k0 < CHUNK ? w->k - k0 : CHUNK, some = num - at < TILE_PANELS ? num - at : TILE_PANELS;
+            for (int p = 0; p < some; p++) {
+                panels[p] = tile + p * CHUNK * PANEL;
+                unpack_panel(w, first + at + p, k0, num_k, tile + p * CHUNK * PANEL, ahead);
+            }
+            micro_rows(num_tokens, some, x + k0, w->k, panels, PANEL, num_k, y + at * PANEL, num * PANEL, k0 > 0);
         }
-        micro_rows(num_tokens, num, x + k0, w->k, panels, PANEL, num_k, y, num * PANEL, k0 > 0);
-    }
 }
 
 /* ---- the operators ---- */

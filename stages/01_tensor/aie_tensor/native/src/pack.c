@@ -1,4 +1,5 @@
 /* Rows of a file into panels (see formats.h), and single rows into floats. Both run once per weight or per token. */
+#include "blocks.h"
 #include "plan.h"
 
 static void pack_plain(uint8_t *panel, const uint8_t *rows, int size, int k, int64_t stride, int num_rows) {
@@ -24,33 +25,49 @@ static void pack_q4_block(uint8_t *out, const uint8_t *block, int row, int num_h
     }
 }
 
-AIE_EXPORT int64_t aie_panel_bytes(int format, int k) { return row_bytes(format, k) * PANEL; }
-
-/* rows [n] in the file's layout -> out [ceil(n / 16)] panels; out must be zeroed, since padding rows are not written. */
-AIE_EXPORT void aie_pack(int format, int n, int k, const uint8_t *rows, uint8_t *out) {
-    int64_t stride = row_bytes(format, k), bytes = block_bytes(format);
-    for (int row = 0; row < n; row += PANEL) {
-        uint8_t *panel = out + row / PANEL * stride * PANEL;
-        const uint8_t *in = rows + row * stride;
-        int num_rows = n - row < PANEL ? n - row : PANEL;
-        if (!is_quantized(format)) {
-            pack_plain(panel, in, (int)(bytes / BLOCK), k, stride, num_rows);
-            continue;
-        }
-        for (int r = 0; r < num_rows; r++)
-            for (int b = 0; b < k / BLOCK; b++) {
-                uint8_t *to = panel + b * bytes * PANEL;
-                const uint8_t *from = in + r * stride + b * bytes;
-                if (format == FORMAT_Q8_0) pack_q8_block(to, from, r);
-                else pack_q4_block(to, from, r, format == FORMAT_Q4_1 ? 2 : 1);
-            }
+/* Any other format: header, 4-bit digits, and what is left of the digits (fifth bits, or upper pairs). `out` is zeroed. */
+static void pack_block(int format, uint8_t *out, const RowBlock *block, int row) {
+    int halves = format == FORMAT_Q5_0 || format == FORMAT_Q6_K ? 1 : 2, singles = is_k(format) ? 2 : 0;
+    for (int i = 0; i < halves; i++) memcpy(out + 2 * PANEL * i + 2 * row, block->header + 2 * i, 2);
+    out += 2 * PANEL * halves;
+    for (int i = 0; i < singles; i++) out[PANEL * i + row] = block->header[2 * halves + i];
+    out += PANEL * singles;
+    for (int j = 0; j < BLOCK / 2; j++)
+        out[PANEL * j + row] = (uint8_t)((block->digits[2 * j] & 15) | block->digits[2 * j + 1] << 4);
+    out += BLOCK / 2 * PANEL;
+    for (int j = 0; j < BLOCK; j++) {
+        if (format == FORMAT_Q6_K) out[j / 4 * PANEL + row] |= (uint8_t)(block->digits[j] >> 4 << 2 * (j % 4));
+        else if (has_fifth_bits(format)) out[j / 8 * PANEL + row] |= (uint8_t)(block->digits[j] >> 4 << j % 8);
     }
 }
 
-static float half_at(const uint8_t *p) {
-    uint16_t h;
-    memcpy(&h, p, 2);
-    return half_to_float(h);
+static void pack_quantized(int format, uint8_t *panel, const uint8_t *row, int k, int place) {
+    int64_t bytes = block_bytes(format); /* in the file, too, but for the K types */
+    for (int b = 0; b < k / BLOCK; b++) {
+        uint8_t *to = panel + b * bytes * PANEL;
+        if (format == FORMAT_Q8_0) {
+            pack_q8_block(to, row + b * bytes, place);
+        } else if (format == FORMAT_Q4_0 || format == FORMAT_Q4_1) {
+            pack_q4_block(to, row + b * bytes, place, format == FORMAT_Q4_1 ? 2 : 1);
+        } else {
+            RowBlock block = read_block(format, row, b);
+            pack_block(format, to, &block, place);
+        }
+    }
+}
+
+AIE_EXPORT int64_t aie_panel_bytes(int format, int k) { return packed_row_bytes(format, k) * PANEL; }
+
+/* rows [n] in the file's layout -> out [ceil(n / 16)] panels; out must be zeroed, since padding rows are not written. */
+AIE_EXPORT void aie_pack(int format, int n, int k, const uint8_t *rows, uint8_t *out) {
+    int64_t stride = row_bytes(format, k);
+    for (int row = 0; row < n; row += PANEL) {
+        uint8_t *panel = out + row / PANEL * packed_row_bytes(format, k) * PANEL;
+        const uint8_t *in = rows + row * stride;
+        int num_rows = n - row < PANEL ? n - row : PANEL;
+        if (!is_quantized(format)) pack_plain(panel, in, (int)(block_bytes(format) / BLOCK), k, stride, num_rows);
+        else for (int r = 0; r < num_rows; r++) pack_quantized(format, panel, in + r * stride, k, r);
+    }
 }
 
 /* One row in the file's layout -> out [k] floats (the embedding). */
@@ -59,20 +76,13 @@ void unpack_row(int format, int k, const uint8_t *row, float *out) {
         memcpy(out, row, 4 * (size_t)k);
         return;
     }
-    if (!is_quantized(format)) {
-        for (int i = 0; i < k; i++) {
-            uint16_t bits;
-            memcpy(&bits, row + 2 * i, 2);
-            out[i] = format == FORMAT_F16 ? half_to_float(bits) : bfloat_to_float(bits);
-        }
-        return;
+    for (int i = 0; !is_quantized(format) && i < k; i++) {
+        uint16_t bits;
+        memcpy(&bits, row + 2 * i, 2);
+        out[i] = format == FORMAT_F16 ? half_to_float(bits) : bfloat_to_float(bits);
     }
-    for (int b = 0; b < k / BLOCK; b++, row += block_bytes(format), out += BLOCK) {
-        float scale = half_at(row), minimum = format == FORMAT_Q4_1 ? half_at(row + 2) : -8.0f * scale;
-        const uint8_t *q = row + (format == FORMAT_Q4_1 ? 4 : 2);
-        for (int i = 0; i < BLOCK; i++) {
-            if (format == FORMAT_Q8_0) out[i] = scale * (float)(int8_t)q[i];
-            else out[i] = scale * (float)(i < 16 ? q[i] & 15 : q[i - 16] >> 4) + minimum;
-        }
+    for (int b = 0; is_quantized(format) && b < k / BLOCK; b++) {
+        RowBlock block = read_block(format, row, b);
+        block_values(format, &block, out + b * BLOCK);
     }
 }
