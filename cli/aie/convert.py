@@ -30,15 +30,13 @@ def convert(
     aie convert model/ model.gguf
     aie convert model.gguf model/ --dtype bf16
     """
-    from aie.assemble import find_model
-    from aie.quantize import export
-    from aie_loader import load_model
-    from aie_loader.precision import find_precision
+    from aie.quantize import export, open_language_model
+    from aie_loader import find_precision
 
     precision = None if dtype is None else find_precision(dtype, param="--dtype")
     if json_path is not None:
         check_writable(json_path)
-    loaded = load_model(find_model(model))
+    loaded = open_language_model(model)
     try:
         document = {"model": str(loaded.path), **export(loaded, out, precision, force=force)}
     finally:

@@ -12,10 +12,9 @@ from aie.console import byte_progress, check_writable, format_bytes, note, write
 
 if TYPE_CHECKING:
     from aie_engine.evaluation import Price
-    from aie_loader import Model
-    from aie_loader.precision import Precision
+    from aie_loader import Model, Precision
 
-__all__ = ["export", "quantize", "register"]
+__all__ = ["export", "open_language_model", "quantize", "register"]
 
 
 def quantize(
@@ -53,10 +52,8 @@ def quantize(
     aie quantize --check                               every kind of the default model, side by side
     aie quantize model/ --to int4 --out model.gguf     write one
     """
-    from aie.assemble import find_model
     from aie_engine import InvalidInputError
-    from aie_loader import load_model
-    from aie_loader.precision import find_precision
+    from aie_loader import find_precision
 
     if (to is None) != (out is None):
         raise InvalidInputError("--to and --out go together: what to make, and where to put it.", param="to")
@@ -67,7 +64,7 @@ def quantize(
     precision = None if to is None else find_precision(to, param="--to")
     if json_path is not None:
         check_writable(json_path)
-    loaded = load_model(find_model(model))
+    loaded = open_language_model(model)
     try:
         document: dict[str, object] = {"model": str(loaded.path)}
         if precision is not None and out is not None:
@@ -81,10 +78,21 @@ def quantize(
         loaded.close()
 
 
+def open_language_model(name: str | None) -> "Model":
+    """InvalidInputError for a model that does not generate: those have no writer yet."""
+    from aie.assemble import find_model
+    from aie_engine import InvalidInputError
+    from aie_loader import is_predictor, load_model
+
+    path = find_model(name)
+    if is_predictor(path):
+        raise InvalidInputError(f"{path} is an encoder or a classifier; only language models can be written.")
+    return load_model(path)
+
+
 def export(loaded: "Model", out: Path, precision: "Precision | None", *, force: bool) -> dict[str, object]:
     """Writes, with progress, and says what came out. The figures as a document."""
-    from aie_loader.export_to import export_model
-    from aie_loader.passes import WeightConverter
+    from aie_loader import WeightConverter, export_model
 
     if precision is not None:
         WeightConverter(loaded.graph, precision, note=note)  # says what cannot be in this precision

@@ -102,7 +102,7 @@ def _check(key: str, value: object, origin: str) -> None:
         if not low <= float(str(value)) <= high:  # also false for NaN
             raise InvalidInputError(f"{name} is {value}; it must be {what}.", param=key)
     if key == "quantize" and value != "file":
-        from aie_loader.precision import PRECISIONS
+        from aie_loader import PRECISIONS
 
         if value not in PRECISIONS:
             raise InvalidInputError(f"{name} is {value!r}; choose file, {', '.join(PRECISIONS)}.", param=key)

@@ -106,6 +106,12 @@ def test_convert_there_and_back(run: Run, tiny_model: Path, tmp_path: Path) -> N
     fails(run("convert", tiny_model, tmp_path / "c.bin"), 2, "should be a .gguf file or a folder")
 
 
+def test_encoders_are_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "bert" / "config.json").write_text('{"model_type": "bert"}')
+    fails(run("convert", tmp_path / "bert", tmp_path / "out.gguf"), 2, "only language models can be written")
+
+
 def test_flags_of_serving() -> None:
     assert load_settings({}, environ={}).quantize == "file"
     assert load_settings({"quantize": "int8"}, environ={"AIE_QUANTIZE": "bf16"}).quantize == "int8"

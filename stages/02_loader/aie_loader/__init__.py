@@ -6,10 +6,11 @@ Layers, lowest first; each imports only those above it in this list:
     formats/             safetensors, GGUF, NumPy, PyTorch: strict parsers, mapped tensors
     tokenizer.py …       text to token ids and back; chat.py: messages to a prompt
     graph.py, shapes.py  nodes, Kahn's algorithm, shapes
-    passes/              rewrites of the graph: fusion
+    precision.py         what weights can be loaded and written as
+    passes/              rewrites of the graph: fusion, folding, other precisions
     architectures/       families of models: configuration and graph
     repository/ …        which models are here, and how to get them; tiny.py: one made on the spot
-    model.py             a path into all of this; export.py: back into files
+    model.py             a path into all of this; export_to.py, export.py …: back into files
     predictor.py         a path into a model that does not generate; packing.py: texts as its graph takes them
 
 It knows nothing of requests and batches, and imports stage 1 only. Axes of shapes: see ARCHITECTURE.md.
@@ -39,7 +40,8 @@ from aie_loader.errors import (
     UnsupportedTensorTypeError,
 )
 from aie_loader.evaluation import EVALUATORS, rotate
-from aie_loader.export import export_safetensors
+from aie_loader.export import export_gguf, export_safetensors
+from aie_loader.export_to import export_model
 from aie_loader.formats import Checkpoint, Leniency, TensorInfo, open_checkpoint
 from aie_loader.graph import Graph, Node, Shape
 from aie_loader.incremental import IncrementalDecoder
@@ -47,7 +49,8 @@ from aie_loader.known_models import KNOWN_MODELS, KnownModel
 from aie_loader.liveness import Lifetime, MemoryPlan, bound_nbytes, lifetimes, plan_memory
 from aie_loader.model import Model, load_model, load_tokenizer
 from aie_loader.packing import PackedTexts, pack_texts, without_padding
-from aie_loader.passes import fuse, fuse_qkv, fuse_residual, fuse_swiglu
+from aie_loader.passes import WeightConverter, convert_weights, fuse, fuse_qkv, fuse_residual, fuse_swiglu
+from aie_loader.precision import PRECISIONS, Precision, find_precision
 from aie_loader.predictor import Predictor, is_predictor, load_predictor
 from aie_loader.pulling import PullProgress, pull
 from aie_loader.rendering import render_dot, render_json, render_mermaid, render_svg, render_text
@@ -67,6 +70,7 @@ from aie_loader.tokenizer import Tokenizer
 __all__ = [
     "EVALUATORS",
     "KNOWN_MODELS",
+    "PRECISIONS",
     "ChatTemplate",
     "ChatTemplateError",
     "Checkpoint",
@@ -94,6 +98,7 @@ __all__ = [
     "ModelVersion",
     "Node",
     "PackedTexts",
+    "Precision",
     "Predictor",
     "PullError",
     "PullProgress",
@@ -107,8 +112,13 @@ __all__ = [
     "UnsafePickleError",
     "UnsupportedModelError",
     "UnsupportedTensorTypeError",
+    "WeightConverter",
     "bound_nbytes",
+    "convert_weights",
+    "export_gguf",
+    "export_model",
     "export_safetensors",
+    "find_precision",
     "fuse",
     "fuse_qkv",
     "fuse_residual",

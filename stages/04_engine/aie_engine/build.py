@@ -19,9 +19,7 @@ from aie_engine.params import SamplingParams
 from aie_engine.protocol import EngineInfo
 from aie_engine.requests import GenerateRequest
 from aie_engine.sizing import Sizes, available_cores, choose_sizes
-from aie_loader import Model, fuse, load_model
-from aie_loader.passes import WeightConverter
-from aie_loader.precision import find_precision
+from aie_loader import Model, WeightConverter, find_precision, fuse, load_model
 from aie_scheduler import BlockAllocator, ContinuousBatcher, SchedulerConfig
 from aie_tensor import MemoryPool, NativeUnavailableError, native
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from aie_loader.precision import find_precision
+from aie_loader import find_precision
 from aie_tensor import InvalidInputError
 
 __all__ = ["EngineConfig", "KernelChoice"]

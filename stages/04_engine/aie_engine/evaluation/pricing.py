@@ -18,8 +18,7 @@ from aie_engine.evaluation.comparing import Tally, compare_logits
 from aie_engine.evaluation.running import TextRunner
 from aie_engine.evaluation.texts import builtin_texts
 from aie_engine.executors import KernelKind
-from aie_loader import Model
-from aie_loader.precision import PRECISIONS, Precision
+from aie_loader import PRECISIONS, Model, Precision
 from aie_tensor import EnvironmentLacksError
 
 __all__ = ["Price", "price_precisions"]

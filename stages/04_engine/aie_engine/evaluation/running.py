@@ -13,9 +13,7 @@ from aie_engine.config import KernelChoice
 from aie_engine.errors import UnsupportedOpError
 from aie_engine.executors import Executor, KernelKind, NativeExecutor, NumpyExecutor
 from aie_engine.kv_cache import KVCache
-from aie_loader import Graph, Model, fuse
-from aie_loader.passes import WeightConverter
-from aie_loader.precision import Precision
+from aie_loader import Graph, Model, Precision, WeightConverter, fuse
 from aie_tensor import MemoryPool, NativeUnavailableError, native
 
 __all__ = ["TextRunner"]

@@ -18,9 +18,8 @@ from aie_engine.errors import UnsupportedOpError
 from aie_engine.executors.lowering_dense import DENSE_OPERATORS
 from aie_engine.executors.mapped import drop_pages
 from aie_engine.executors.protocol import Float32Array
-from aie_loader import Graph, Node
+from aie_loader import Graph, Node, WeightConverter
 from aie_loader.graph import Shape
-from aie_loader.passes import WeightConverter
 from aie_tensor import DType, Matrix
 from aie_tensor.native import FORMATS, INDICES, Buffer, PackedMatrix, PlanBuilder
 

@@ -16,8 +16,7 @@ from aie_engine.batch import Int32Array, StepBatch
 from aie_engine.executors.lowering import Lowering
 from aie_engine.executors.protocol import Float32Array, KernelKind
 from aie_engine.kv_cache import KVCache
-from aie_loader import Graph, lifetimes, plan_memory
-from aie_loader.passes import WeightConverter
+from aie_loader import Graph, WeightConverter, lifetimes, plan_memory
 from aie_tensor import MemoryPool
 from aie_tensor.native import Buffer, Constants, KVLayout, NativeLibrary, PlanBuilder, StepArrays
 

@@ -20,8 +20,7 @@ from aie_engine.executors.mapped import drop_pages
 from aie_engine.executors.protocol import Float32Array, KernelKind
 from aie_engine.kv_cache import KVCache
 from aie_engine.sampling import numpy_argmax
-from aie_loader import EVALUATORS, Graph, Node, rotate
-from aie_loader.passes import WeightConverter
+from aie_loader import EVALUATORS, Graph, Node, WeightConverter, rotate
 from aie_tensor import Matrix, MemoryPool, ops
 from aie_tensor.native import Constants
 
