@@ -78,7 +78,7 @@ def test_a_panic_of_the_library_is_an_error_of_ours(charsmap: bytes, tmp_path: P
     tokenizer = Tokenizer.from_folder(tmp_path)
     with pytest.raises(TokenizerError, match="fails on this text"):
         tokenizer.encode(TEXT)
-    with pytest.raises(TokenizerError, match="fails on this text"):
+    with pytest.raises(TokenizerError, match="fails on these texts"):
         tokenizer.encode_batch([TEXT])
 
 
@@ -87,3 +87,23 @@ def test_a_model_without_a_token_for_unknown_text(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(backend.to_str())
     with pytest.raises(TokenizerError, match="fails on this text"):
         Tokenizer.from_folder(tmp_path).encode("b")
+
+
+def test_other_panics_of_the_library(tmp_path: Path) -> None:
+    """A step of the decoder that cuts more than there is, a template of a token that it does not describe."""
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0}, []))
+    backend.decoder = tokenizers.decoders.Strip(content=" ", left=1, right=0)
+    backend.post_processor = tokenizers.processors.TemplateProcessing(
+        single="$A", pair="$A <s> $B", special_tokens=[("<s>", 0)]
+    )
+    document = json.loads(backend.to_str())
+    document["post_processor"]["pair"][1]["SpecialToken"]["id"] = "<other>"
+    document["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": 1.5}
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(TokenizerError, match="not a tokenizer that can be read"):
+        Tokenizer.from_folder(tmp_path)
+    document["normalizer"] = None
+    path.write_text(json.dumps(document))
+    with pytest.raises(TokenizerError, match="fails on th"):
+        Tokenizer.from_folder(tmp_path).encode_batch([("a", "a")])

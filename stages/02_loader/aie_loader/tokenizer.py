@@ -18,7 +18,8 @@ import tokenizers
 from aie_loader.byte_level import char_to_byte
 from aie_loader.errors import TokenizerError
 from aie_loader.incremental import ByteFallbackDecoder, ByteLevelDecoder, IncrementalDecoder, MetaspaceDecoder
-from aie_loader.tokenizer_batch import BatchRules, EncodedBatch, encode_batch, encoding_errors
+from aie_loader.tokenizer_batch import BatchRules, EncodedBatch, encode_batch
+from aie_loader.tokenizer_errors import library_errors
 from aie_loader.tokenizer_files import FolderConfig, folder_batch_rules, folder_token_ids
 from aie_loader.tokenizer_folder import folder_backend
 from aie_loader.tokenizer_gguf import GGUFVocabulary
@@ -89,7 +90,7 @@ class Tokenizer:
         be able to leave its turn. Raises `InvalidInputError` for text that is not valid Unicode (lone surrogates).
         """
         backend = self._backend if parse_special else self._without_special()
-        with encoding_errors():
+        with library_errors("the model's tokenizer fails on this text"):
             return backend.encode(text, pair, add_special_tokens=add_special_tokens).ids
 
     def encode_batch(
@@ -121,10 +122,8 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """Text of `ids`. Bytes that are no UTF-8 become U+FFFD; ids without a token (padded vocabulary) vanish."""
-        try:
+        with library_errors("the model's tokenizer fails on these ids"):
             return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
-        except OverflowError as error:
-            raise InvalidInputError("token ids must lie between 0 and 4294967295") from error
 
     def token_text(self, token_id: int) -> str:
         """One token as text, special tokens too; U+FFFD where it holds only a part of a character."""

@@ -4,17 +4,16 @@ Cutting removes tokens of the text, never those that the model wants around it, 
 pair the longer text gives way first, down to the length of the other, then both do.
 """
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import tokenizers
 
-from aie_loader.errors import TokenizerError
+from aie_loader.tokenizer_errors import library_errors
 from aie_tensor import InvalidInputError
 
-__all__ = ["BatchRules", "EncodedBatch", "encode_batch", "encoding_errors"]
+__all__ = ["BatchRules", "EncodedBatch", "encode_batch"]
 
 Side = Literal["left", "right"]
 
@@ -40,21 +39,6 @@ class EncodedBatch:
     num_truncated: int  # sequences that lost something
 
 
-@contextlib.contextmanager
-def encoding_errors() -> Iterator[None]:
-    """Turns what the library raises for a text, or panics with for a broken tokenizer, into errors of ours."""
-    try:
-        yield
-    except TypeError as error:
-        raise InvalidInputError("the text is not valid Unicode: it has a lone surrogate") from error
-    except BaseException as error:
-        # A panic of Rust's is no Exception, and its class cannot be imported.
-        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-            reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-            raise TokenizerError(f"the model's tokenizer fails on this text: {reason}") from error
-        raise
-
-
 def encode_batch(
     backend: tokenizers.Tokenizer,
     texts: Sequence[str | tuple[str, str]],
@@ -69,7 +53,7 @@ def encode_batch(
     limit = rules.max_length if max_length is None else max_length
     firsts = [text if isinstance(text, str) else text[0] for text in texts]
     seconds = [text[1] for text in texts if not isinstance(text, str)]
-    with encoding_errors():
+    with library_errors("the model's tokenizer fails on these texts"):
         encoded = backend.encode_batch(firsts, add_special_tokens=False)
         pairs = iter(backend.encode_batch(seconds, add_special_tokens=False))
     rows, num_truncated = [], 0
@@ -78,7 +62,8 @@ def encode_batch(
         if limit is not None:
             extra = backend.num_special_tokens_to_add(second is not None) if add_special_tokens else 0
             num_truncated += _cut(first, second, limit - extra, truncate, rules.truncation_side, index)
-        rows.append(backend.post_process(first, second, add_special_tokens))
+        with library_errors("the model's tokenizer fails on these texts"):
+            rows.append(backend.post_process(first, second, add_special_tokens))
     ids, type_ids = [row.ids for row in rows], [row.type_ids for row in rows]
     lengths = [len(row) for row in ids]
     if pad_to is not None:

@@ -15,6 +15,7 @@ from aie_loader.byte_level import byte_level_bpe
 from aie_loader.errors import TokenizerError
 from aie_loader.formats import optional_json_object
 from aie_loader.sentencepiece_file import read_sentencepiece
+from aie_loader.tokenizer_errors import library_errors
 from aie_loader.tokenizer_files import FolderConfig
 from aie_loader.tokenizer_pieces import PieceType, SentencePieceModel, sentencepiece, wordpiece
 from aie_loader.tokenizer_template import SpecialTokens, post_processor
@@ -44,10 +45,8 @@ def folder_backend(config: FolderConfig) -> tokenizers.Tokenizer:
     folder = config.folder
     path = folder / "tokenizer.json"
     if path.is_file():
-        try:
+        with library_errors(f"{path} is not a tokenizer that can be read"):
             return tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises bare Exception
-            raise TokenizerError(f"{path} is not a tokenizer that can be read: {error}") from error
     pieces = next((folder / name for name in _SENTENCEPIECE_FILES if (folder / name).is_file()), None)
     try:
         if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():

@@ -19,6 +19,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from aie_loader.errors import TokenizerError
 from aie_loader.tokenizer_charsmap import check_charsmap
+from aie_loader.tokenizer_errors import library_errors
 
 __all__ = ["PieceType", "SentencePieceModel", "add_added_tokens", "sentencepiece", "wordpiece"]
 
@@ -58,11 +59,9 @@ def sentencepiece(model: SentencePieceModel) -> Tokenizer:
         check_charsmap(model.charsmap)
     if model.kind == "unigram" and model.unknown_id is None:
         raise TokenizerError("the vocabulary names no token for unknown text", param="tokenizer.ggml.unknown_token_id")
-    try:
+    with library_errors("the SentencePiece vocabulary cannot be used"):
         tokenizer = Tokenizer(_bpe(model) if model.kind == "bpe" else _unigram(model))
         tokenizer.normalizer = _normalizer(model)
-    except Exception as error:  # the library raises bare Exception
-        raise TokenizerError(f"the SentencePiece vocabulary cannot be used: {error}") from error
     if model.space_prefix == "first":
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(_SPACE, prepend_scheme="first", split=False)
     steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
