@@ -66,15 +66,18 @@ from aie_loader.repository import (
 from aie_loader.shapes import infer_shapes
 from aie_loader.tiny import write_tiny_gguf, write_tiny_llama
 from aie_loader.tokenizer import Tokenizer
+from aie_loader.tokenizer_batch import BatchRules, EncodedBatch
 
 __all__ = [
     "EVALUATORS",
     "KNOWN_MODELS",
     "PRECISIONS",
+    "BatchRules",
     "ChatTemplate",
     "ChatTemplateError",
     "Checkpoint",
     "DuplicateNodeError",
+    "EncodedBatch",
     "FixedModels",
     "Graph",
     "GraphCycleError",
