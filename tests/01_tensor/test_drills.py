@@ -3,6 +3,7 @@
 import functools
 import gc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -144,3 +145,10 @@ def test_bad_input_is_told_with_a_remedy() -> None:
         run_drill("nonsense")
     with pytest.raises(InvalidInputError, match=f"at least {MIN_REQUESTS} requests, not 3"):
         run_drill("cache", num_requests=3)
+
+
+@pytest.mark.parametrize("settings", [{"seed": -1}, {"seed": "1"}, {"num_requests": 60.0}, {"num_requests": True}])
+def test_settings_that_are_no_counts(settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        run_drill("cycle", **settings)
+    assert caught.value.param == next(iter(settings))

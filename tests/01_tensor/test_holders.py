@@ -294,3 +294,19 @@ def test_a_waiting_task(pool: MemoryPool) -> None:
     first, *_ = asyncio.run(main())
     assert "local 'task' → Task" in first
     assert first.endswith("coroutine, local 'hidden' → Tensor")
+
+
+def test_what_a_cycle_holds_is_named_alike_when_its_members_have_real_dictionaries(pool: MemoryPool) -> None:
+    """An instance gets a dictionary of its attributes only when somebody asks for it, as a debugger does."""
+
+    class Node:
+        def __init__(self) -> None:
+            self.tensor = Tensor.empty(pool, (4,))
+            self.me = [self]
+
+    node = Node()
+    assert node.__dict__["me"] == [node]
+    del node
+    (cycle,) = cycles((Tensor,))
+    assert cycle.holds.endswith(".Node.tensor → Tensor")
+    gc.collect()

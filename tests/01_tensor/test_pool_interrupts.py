@@ -5,7 +5,10 @@ too, so the test does so at each of them in turn.
 """
 
 import gc
+import os
+import signal
 import sys
+import threading
 from pathlib import Path
 from types import FrameType
 
@@ -169,3 +172,29 @@ def test_a_slab_that_is_interrupted_has_all_or_nothing() -> None:
     slab.vacate([0, 1, 2, 3])
     with pytest.raises(InvalidInputError):
         slab.occupy("r-1", [1.0])  # type: ignore[list-item]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # it has threads, and that is the point
+def test_a_fork_while_another_thread_is_inside_the_pool() -> None:
+    pool = MemoryPool()
+    inside, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with pool.lock:
+            inside.set()
+            done.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    inside.wait()
+    child = os.fork()
+    if child == 0:  # no assertion: nobody would catch it here
+        signal.alarm(30)
+        pool.allocate(100).release()
+        os._exit(0 if pool.stats().num_live == 0 else 1)
+    done.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+    with pool.allocate(100):
+        assert pool.stats().num_live == 1

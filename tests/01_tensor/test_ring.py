@@ -185,10 +185,29 @@ def test_the_last_events_as_lines(tmp_path: Path) -> None:
     ledger.count_request()
     contents = EventRing.read(tmp_path / "ring")
     first, *others = format_events(contents)
-    assert first.startswith("3.000 s before the end: allocate 4.0 MiB for kv of request r-17 on stream copy at ")
-    assert others == ["0.500 s before the end: reserve a segment of 1.0 GiB", "0.000 s before the end: a request ended"]
+    assert first.startswith("3.000 s before the newest: allocate 4.0 MiB for kv of request r-17 on stream copy at ")
+    assert others == [
+        "0.500 s before the newest: reserve a segment of 1.0 GiB",
+        "0.000 s before the newest: a request ended",
+    ]
     assert format_events(contents, last=1) == others[1:]
     assert format_events(contents, last=0) == []
+
+
+def test_events_that_read_alike_are_one_line(tmp_path: Path) -> None:
+    """A long prompt takes its KV blocks one by one; a screenful of those would hide all that came before."""
+    ledger = Ledger(enabled=True, clock=iter([float(at) for at in range(9)]).__next__)
+    ring = EventRing.create(tmp_path / "ring")
+    ledger.sinks.append(ring.append)
+    ledger.count_request()
+    for _ in range(7):
+        ledger.emit(EventKind.SEGMENT_RESERVE, 0, 0, 1 << 20, "", "")
+    ledger.count_request()
+    assert format_events(EventRing.read(tmp_path / "ring")) == [
+        "8.000 s before the newest: a request ended",
+        "1.000 s before the newest: 7 × reserve a segment of 1.0 MiB",
+        "0.000 s before the newest: a request ended",
+    ]
 
 
 def test_files_that_are_no_whole_ring_are_refused(tmp_path: Path) -> None:
@@ -207,6 +226,13 @@ def test_files_that_are_no_whole_ring_are_refused(tmp_path: Path) -> None:
     path.write_bytes(whole[:8] + (2).to_bytes(4, "little") + whole[12:])
     with pytest.raises(InvalidInputError, match="version 2; this program reads version 1"):
         EventRing.read(path)
+
+
+@pytest.mark.parametrize("sizes", [(1.5, 4096), ("1", 4096), (1 << 62, 4096), (1, 1 << 70), (1, 1 << 36), (True, 4096)])
+def test_absurd_sizes_leave_no_file(tmp_path: Path, sizes: tuple[int, int]) -> None:
+    with pytest.raises(InvalidInputError):
+        EventRing.create(tmp_path / "ring", *sizes)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_ring_that_cannot_be_made_says_why(tmp_path: Path) -> None:

@@ -70,7 +70,8 @@ def _described(walk: Walk, around: list[int], reachable: bool) -> Cycle:
     around = around[turn:] + around[:turn]
     ring = [walk.objects[number] for number in (*around, around[0])]
     members = tuple(name_of(walk.objects[number]) for number in around if number in named)
-    return Cycle(describe_path(ring), members, describe_path(walk.path(min(around))), reachable)
+    # From a member with a name here too: the nearest may be the dictionary of its attributes.
+    return Cycle(describe_path(ring), members, describe_path(walk.path(min(named or around))), reachable)
 
 
 def _shortest_cycle(start: int, links: list[list[int]]) -> list[int]:

@@ -13,7 +13,10 @@ Python swallows that error; and what an upstream was returning when it was inter
 """
 
 import gc
+import os
 import sys
+import threading
+import weakref
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING
 
@@ -22,14 +25,31 @@ from aie_tensor.memory.segments import Block
 if TYPE_CHECKING:
     from aie_tensor.memory.pool import MemoryPool
 
-__all__ = ["mend", "mends"]
+__all__ = ["mend", "mends", "renew_in_forks"]
 
 _mending: set[CodeType] = set()
+_pools: "weakref.WeakSet[MemoryPool]" = weakref.WeakSet()
 
 
 def mends(code: CodeType) -> None:
     """Functions with this code call `mend` when something is raised in them."""
     _mending.add(code)
+
+
+def renew_in_forks(pool: "MemoryPool") -> None:
+    """In the child of a fork another thread may have been inside the pool, and that thread exists no more: it neither
+    gives the lock back nor ends what it began."""
+    _pools.add(pool)
+
+
+def _after_fork() -> None:
+    for pool in list(_pools):
+        pool.lock = threading.RLock()
+        pool.torn = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def mend(pool: "MemoryPool") -> None:

@@ -36,7 +36,7 @@ from aie_tensor.memory.host import HostUpstream
 from aie_tensor.memory.inspecting import pool_state
 from aie_tensor.memory.ladder import climb
 from aie_tensor.memory.ledger import Ledger
-from aie_tensor.memory.mending import mend, mends
+from aie_tensor.memory.mending import mend, mends, renew_in_forks
 from aie_tensor.memory.owner import Owner, checked_owner
 from aie_tensor.memory.segments import Block
 from aie_tensor.memory.slab import BlockSlab
@@ -96,6 +96,7 @@ class MemoryPool:
         self._plain = not filler.active and not trim.active  # a release has nothing to do but to append
         self.torn = False  # something was raised in the middle, and the books are not mended yet
         self._next_sweep = trim.max_idle_allocations
+        renew_in_forks(self)
         announce(self)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:

@@ -26,6 +26,7 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 
 from aie_tensor.errors import EnvironmentLacksError, InvalidInputError
+from aie_tensor.memory.classes import checked_bytes
 from aie_tensor.memory.events import MemoryEvent
 from aie_tensor.memory.owner import Owner
 from aie_tensor.memory.ring_reader import (
@@ -49,6 +50,7 @@ from aie_tensor.stacks import RawStack, resolve
 
 __all__ = ["EventRing"]
 
+MAX_BYTES = 1 << 30  # of a file: a reader takes in all of it
 MAX_FRAMES = 8  # of a stack: the asking line and how it was reached, not the whole way from `main`
 MAX_CHARACTERS = 200  # of one text
 
@@ -72,12 +74,17 @@ class EventRing:
     def create(cls, path: str | Path, num_records: int = 4096, strings_bytes: int = 1 << 20) -> "EventRing":
         """A new ring; a file at `path` is replaced. `strings_bytes` is rounded up to a power of two.
 
-        InvalidInputError for sizes below 1 record or 4096 bytes, EnvironmentLacksError where the file cannot be made.
+        InvalidInputError for sizes below 1 record or 4096 bytes, or beyond 1 GiB; EnvironmentLacksError where the file
+        cannot be made.
         """
+        num_records = checked_bytes(num_records, "num_records")
+        strings_bytes = checked_bytes(strings_bytes, "strings_bytes")
         if num_records < 1 or strings_bytes < 4096:
             raise InvalidInputError("a ring needs at least 1 record and 4096 bytes for texts", param="num_records")
         strings_bytes = 1 << (strings_bytes - 1).bit_length()
         nbytes = HEADER_BYTES + num_records * RECORD_BYTES + strings_bytes
+        if nbytes > MAX_BYTES:
+            raise InvalidInputError(f"a ring of {nbytes:,} bytes: at most {MAX_BYTES:,} are read", param="num_records")
         header = HEADER.pack(MAGIC, RING_VERSION, RECORD_BYTES, num_records, strings_bytes, os.getpid())
         # Made beside and then moved: an old ring at `path` may still have a writer, whom cutting its file would kill.
         making = Path(f"{path}.{os.getpid()}.new")

@@ -103,9 +103,20 @@ def read_ring(path: str | Path) -> RingContents:
 
 
 def format_events(contents: RingContents, last: int = 20) -> list[str]:
-    """The newest `last` events, oldest first, one line each; times are counted back from the newest."""
-    shown = contents.events[-last:] if last > 0 else ()
-    return [f"{shown[-1].at_s - event.at_s:.3f} s before the end: {_described(event)}" for event in shown]
+    """The newest `last` lines, oldest first: one for each event, or for a row of events that read alike. Times are
+    counted back from the newest event, since nobody knows how long its process lived on."""
+    if last < 1 or not contents.events:
+        return []
+    rows: list[tuple[RingEvent, str, int]] = []  # the last event of a row, in words, how many like it
+    for event in contents.events:
+        text = _described(event)
+        num_alike = rows.pop()[2] if rows and rows[-1][1] == text else 0
+        rows.append((event, text, num_alike + 1))
+    newest = contents.events[-1].at_s
+    return [
+        f"{newest - event.at_s:.3f} s before the newest: {f'{count} × ' if count > 1 else ''}{text}"
+        for event, text, count in rows[-last:]
+    ]
 
 
 def _described(event: RingEvent) -> str:

@@ -64,7 +64,7 @@ class DrillReport:
 def run_drill(name: str, *, num_requests: int = 200, seed: int = 0, fixed: bool = False) -> DrillReport:
     """Serve `num_requests` with the engine of drill `name` (`fixed`: with its fix) and look for what keeps growing.
 
-    InvalidInputError for a name that is none of `DRILLS`, and for fewer than `MIN_REQUESTS` requests.
+    InvalidInputError for a name that is none of `DRILLS`, fewer than `MIN_REQUESTS` requests, and a negative seed.
     """
     if name not in DRILLS:
         raise InvalidInputError(f"there is no drill {name!r}: choose one of {', '.join(DRILLS)}", param="drill")
@@ -84,7 +84,9 @@ def _pool() -> MemoryPool:
 
 
 def _run(name: str, engine: ScratchEngine, num_requests: int, seed: int, planted: Place | None) -> DrillReport:
-    if num_requests < MIN_REQUESTS:
+    if type(seed) is not int or seed < 0:
+        raise InvalidInputError(f"a seed is a whole number of 0 or more, not {seed!r}", param="seed")
+    if type(num_requests) is not int or num_requests < MIN_REQUESTS:
         raise InvalidInputError(
             f"a drill needs at least {MIN_REQUESTS} requests, not {num_requests}: growth shows between snapshots",
             param="num_requests",
