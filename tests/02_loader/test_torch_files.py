@@ -288,30 +288,3 @@ def test_a_model_folder_of_torch_is_the_model(tiny_model: Path, tmp_path: Path) 
         assert ours.graph.nodes == theirs.graph.nodes
         for name, matrix in theirs.graph.weights.items():
             assert bytes(ours.graph.weights[name].data) == bytes(matrix.data)
-
-
-# The format before 1.6
-
-
-def test_truncations_of_the_old_format_are_refused(scratch_file: Callable[[bytes, str], Path]) -> None:
-    raw = (FILES / "legacy.pt").read_bytes()
-    for length in [*range(len(LEGACY_MAGIC), len(raw) - 140, 7), *range(len(raw) - 140, len(raw))]:
-        with pytest.raises(ModelFileError):
-            open_torch(scratch_file(raw[:length], ".pt"))
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        (pickle.dumps(1001, 2), pickle.dumps(1002, 2), "not those of protocol 1001"),
-        (b"little_endianq\x02\x88", b"little_endianq\x02\x89", "another byte order"),
-        (struct.pack("<q", 24), struct.pack("<q", 25), "says that it has 25 elements, its description 24"),
-    ],
-)
-def test_the_old_format_is_checked(old: bytes, new: bytes, words: str, tmp_path: Path) -> None:
-    raw = (FILES / "legacy.pt").read_bytes()
-    assert raw.count(old) == 1
-    with pytest.raises(MalformedHeaderError, match=words):
-        open_torch(save(tmp_path / "a.pt", raw.replace(old, new)))
-    with pytest.raises(MalformedHeaderError, match="1 bytes follow the last storage"):
-        open_torch(save(tmp_path / "a.pt", raw + b"\0"))
