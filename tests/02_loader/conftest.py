@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 _EXAMPLES = os.environ.get("AIE_FUZZ_EXAMPLES")
 settings.register_profile(
     "fuzz",
-    max_examples=int(_EXAMPLES or 250),
+    max_examples=int(_EXAMPLES or 150),
     derandomize=_EXAMPLES is None,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
