@@ -198,3 +198,9 @@ def test_reading_is_one_event_at_a_time(tmp_path: Path) -> None:
     assert (next(events).address, next(events).address) == (64, 64)
     with pytest.raises(InvalidInputError):
         next(events)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full on this system")
+def test_a_log_that_takes_no_first_line_is_refused_at_once() -> None:
+    with pytest.raises(EnvironmentLacksError, match=r"/dev/full.*No space left"):
+        AllocationLog(Path("/dev/full"))

@@ -1,10 +1,12 @@
 """What an engine holds: everything has an owner, and after any traffic it is exactly what it was before."""
 
+import errno
 import gc
 import logging
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,11 @@ from aie_engine import (
     GenerateRequest,
     InvalidInputError,
     LocalEngine,
+    SamplingParams,
     WorkerEngine,
 )
 from aie_engine.generation import Generation
+from aie_engine.recorder import FlightRecorder
 from aie_tensor import NativeUnavailableError, OutOfMemoryError, native
 from aie_tensor.memdebug import read_log
 
@@ -288,6 +292,54 @@ def test_the_recorder_is_removed_in_every_case(tiny_model: Path, tmp_path: Path,
     with pytest.raises(InvalidInputError):
         WorkerEngine(config_for(broken, memdebug=True))
     assert recorders(private_folder) == []
+
+
+def test_what_a_killed_front_left_is_removed_by_the_next(private_folder: Path) -> None:
+    def leave(name: str, age_s: float) -> Path:
+        folder = private_folder / name
+        folder.mkdir()
+        (folder / "ring").write_bytes(b"")
+        os.utime(folder, (time.time() - age_s,) * 2)
+        return folder
+
+    old = leave("aie-memory-old", 3600)
+    young = leave("aie-memory-young", 0)  # its front may be about to lock it
+    strange = leave("aie-memory-strange", 3600)
+    (strange / "thesis").write_text("nobody wrote this to be deleted")
+    os.utime(strange, (time.time() - 3600,) * 2)
+    living = FlightRecorder()
+    os.utime(living.path.parent, (time.time() - 3600,) * 2)
+    assert not old.exists() and young.exists() and (strange / "thesis").exists()
+    other = FlightRecorder()
+    assert living.path.exists(), "locked by a front that lives"
+    other.remove()
+    living.remove()
+    living.remove()
+    assert sorted(recorders(private_folder)) == [strange, young]
+
+
+def test_a_log_that_ends_early_is_told_at_the_end(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_file: int, _data: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    engine = LocalEngine(config_for(tiny_model, memdebug=True, memory_log=tmp_path / "log"))
+    try:
+        with monkeypatch.context() as full:
+            full.setattr(os, "write", refuse)
+            engine.submit(GenerateRequest("r-1", (1, 2), SamplingParams(max_tokens=1))).get(10)
+    finally:
+        engine.close()
+    assert "log ends early: No space left on device" in caplog.text
+
+
+def test_the_warm_up_is_no_request(tiny_model: Path) -> None:
+    engine = LocalEngine(config_for(tiny_model, memdebug=True, warm_up=True))
+    try:
+        assert engine.memory()["num_requests"] == 0
+    finally:
+        engine.close()
 
 
 def test_a_snapshot_that_fails_does_not_end_the_engine(

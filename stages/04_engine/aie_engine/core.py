@@ -171,6 +171,7 @@ class EngineCore:
     def reset_counters(self) -> None:
         """Count from here, so that a warm-up is not in the figures."""
         self._counters = _Counters()
+        self._pool.ledger.num_requests = 0
 
     def _run(self, plan: StepPlan) -> None:
         chunks = plan.chunks

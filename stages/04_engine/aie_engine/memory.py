@@ -6,12 +6,19 @@ and tables, the KV slab and who holds which of its blocks, activations, step arr
 NumPy makes and drops; a snapshot shows it as the difference to the process's resident memory.
 """
 
+import logging
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from aie_engine.config import EngineConfig
 from aie_tensor import EventRing, Ledger, MemoryPool, Owner
 
+if TYPE_CHECKING:
+    from aie_tensor.memdebug import AllocationLog
+
 __all__ = ["EngineMemory"]
+
+_log = logging.getLogger("aie.engine")
 
 
 class EngineMemory:
@@ -38,7 +45,7 @@ class EngineMemory:
                 from aie_tensor.memdebug import AllocationLog  # the tools are loaded where they are asked for
 
                 log = AllocationLog(config.memory_log)
-                cleanup.callback(log.close)
+                cleanup.callback(_close_log, log)
                 self.ledger.sinks.append(log.append)
             self._cleanup = cleanup.pop_all()
 
@@ -52,3 +59,10 @@ class EngineMemory:
         """Close the files. Snapshots may still be taken."""
         self.ledger.sinks.clear()
         self._cleanup.close()
+
+
+def _close_log(log: "AllocationLog") -> None:
+    """Said only here: where a line could not be written, memory was being handed out, and nobody may wait for a log."""
+    log.close()
+    if log.error is not None:
+        _log.error("%s", log.error)

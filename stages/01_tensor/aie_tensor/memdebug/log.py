@@ -89,6 +89,8 @@ class AllocationLog:
         except OSError as error:
             raise EnvironmentLacksError(f"cannot write the memory log {path}: {error.strerror or error}.") from error
         self._write(_Header(_NAME, LOG_VERSION))
+        if self.error is not None:
+            raise EnvironmentLacksError(self.error)
 
     def append(self, event: MemoryEvent) -> None:
         """Write one line. Never raises: it is called while memory is handed out."""
