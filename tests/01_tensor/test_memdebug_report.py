@@ -228,6 +228,13 @@ def test_at_eighty_columns_nothing_of_the_glossary_is_cut() -> None:
     assert not [each for each in lines if each.endswith("~")]
 
 
+def test_at_sixty_columns_every_class_keeps_its_hit_rate() -> None:
+    text = render(snapshot(), 60)
+    assert "hit rate" in text
+    assert line(text, "1.0 KiB").endswith("%") and line(text, "4.0 MiB").endswith("%")
+    assert "bar not to scal" in render(snapshot(pools=(replace(engine_pool(), capacity_bytes=100 * GIB),)), 60)
+
+
 def test_names_of_callers_cannot_command_a_terminal() -> None:
     text = render(snapshot(groups=(group("\x1b[2Jkv\n\r", requests=("\u202er-1", "\udcff")),)))
     assert "\x1b" not in text and "\u202e" not in text and "\r" not in text
@@ -238,7 +245,7 @@ def test_an_empty_process() -> None:
     empty = PoolState("host", "cpu", 0, PoolStats(*[0] * 12), (), (), ())
     text = render(snapshot(pools=(empty,), groups=(), ages=(), num_requests=0))
     assert "blocks by address" not in text
-    assert "Who holds it: 0 things" in text
+    assert "Who holds it: nobody" in text
     assert render(snapshot(pools=()))
 
 
@@ -258,6 +265,10 @@ def test_a_diff_shows_growth_with_its_rate() -> None:
 def test_a_diff_of_two_processes_says_so() -> None:
     assert "two processes" in render_diff(snapshot(), snapshot(pid=43))
     assert "two processes" in render_diff(snapshot(), snapshot(num_requests=3))
+    other = snapshot(pid=43, num_requests=1304, groups=(group(count=9, nbytes=4000 + 1000 * KIB),), rss_bytes=310 * MIB)
+    text = render_diff(snapshot(), other)
+    assert line(text, "RSS").startswith("RSS +10.0 MiB –"), "growth has a rate; a difference has none"
+    assert line(text, "+1000.0 KiB").startswith("+1000.0 KiB +5 – ")
     assert "No group of held memory changed." in render_diff(snapshot(), snapshot())
 
 

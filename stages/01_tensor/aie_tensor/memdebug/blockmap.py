@@ -49,23 +49,25 @@ def _class_lines(pool: PoolState, style: Style) -> list[str]:
     used = [each for each in pool.classes if each.nbytes in blocks or each.num_allocations]
     if not used:
         return []
-    width = max(style.width - 71, 8)
+    narrow = style.width < 79  # no room for all columns: class times blocks is what is reserved
+    width = style.width - (55 if narrow else 71)
     shown = sorted(used, key=lambda each: -each.nbytes * len(blocks.get(each.nbytes, ())))[:_MAX_CLASSES]
-    heads = f"{'live':>6}{'free':>7}{'pend.':>7}{'reserved':>12}{'requests':>11}{'hit rate':>9}"
+    reserved = "" if narrow else f"{'reserved':>12}"
+    heads = f"{'live':>6}{'free':>7}{'pend.':>7}{reserved}{'requests':>11}{'hit rate':>9}"
     lines = [f"  {'class':>9}  {'map':{width}}  {heads}"]
     for each in sorted(shown, key=lambda each: each.nbytes):
-        lines.append(_class_line(each, blocks.get(each.nbytes, []), width))
+        lines.append(_class_line(each, blocks.get(each.nbytes, []), width, narrow))
     if hidden := len(used) - len(shown):
         lines.append(f"             … and {hidden} classes with fewer bytes")
     return lines
 
 
-def _class_line(each: ClassState, blocks: Sequence[BlockState], width: int) -> str:
+def _class_line(each: ClassState, blocks: Sequence[BlockState], width: int, narrow: bool) -> str:
     drawn = cells([block.state for block in blocks], width)
-    reserved = sum(block.nbytes for block in blocks)
+    reserved = "" if narrow else f"{format_bytes(sum(block.nbytes for block in blocks)):>12}"
     counts = f"{each.num_live:>6,}{each.num_free:>7,}{each.num_pending:>7,}"
     served = f"{each.num_allocations:>11,}{format_percent(each.num_reuses, each.num_allocations):>9}"
-    return f"  {format_bytes(each.nbytes):>9}  {drawn:{width}}  {counts}{format_bytes(reserved):>12}{served}"
+    return f"  {format_bytes(each.nbytes):>9}  {drawn:{width}}  {counts}{reserved}{served}"
 
 
 def _exact_lines(pool: PoolState, style: Style) -> list[str]:

@@ -6,6 +6,7 @@ pieces (another order or other sizes). Then the blocks themselves, how long thin
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from aie_tensor.memdebug.blockmap import block_map
@@ -40,13 +41,18 @@ def render_diff(before: MemorySnapshot, after: MemorySnapshot, width: int = 100,
         f"Memory of {after.process} from {_moment(before)} to {_moment(after)}: {change.num_requests:,} requests ended"
     )
     lines = style.wrap(title, "")
-    if before.pid != after.pid or change.num_requests < 0:
+    comparable = before.pid == after.pid and change.num_requests >= 0
+    if not comparable:
         text = "These are two processes, or the order is wrong: what differs between them is no growth."
         lines += style.wrap(text, "  ")
     if (every := after.sample_every) > 1:
         text = f"The ledger saw 1 in {every} allocations: the groups are that sample, about 1/{every} of what changed."
         lines += style.wrap(text, "  ")
-    lines += ["", *_totals(change), "", *_groups_that_changed(diff(before, after), style)]
+    changes = diff(before, after)
+    if not comparable:  # a difference between two processes has no rate
+        change = replace(change, num_requests=0)
+        changes = [replace(each, bytes_per_1000=None) for each in changes]
+    lines += ["", *_totals(change), "", *_groups_that_changed(changes, style)]
     return style.fit(lines)
 
 
@@ -93,7 +99,7 @@ def _bars(pool: PoolState, style: Style) -> list[str]:
     small = 10 * now.reserved_bytes < pool.capacity_bytes
     scale = (now.reserved_bytes if small else pool.capacity_bytes) or 1
     rows = [
-        ("capacity", pool.capacity_bytes, "the most it may take" if not small else "at most (bar not to scale)"),
+        ("capacity", pool.capacity_bytes, "the most it may take" if not small else "bar not to scale: at most"),
         ("reserved", now.reserved_bytes, "taken from the system, not returned"),
         ("live", now.live_bytes, "blocks that somebody holds"),
         ("requested", now.requested_bytes, "what their holders asked for"),
@@ -142,8 +148,10 @@ def _counters(pool: PoolState, style: Style) -> list[str]:
 def _held(snapshot: MemorySnapshot, style: Style) -> list[str]:
     if not snapshot.sample_every and not snapshot.groups:
         return style.wrap("Who holds it: unknown, since the ledger is off. Switched on, it names every line.", "")
-    count = sum(group.count for group in snapshot.groups)
-    lines = [f"Who holds it: {count:,} things that {len(snapshot.groups):,} call stacks asked for"]
+    count, num_stacks = sum(group.count for group in snapshot.groups), len(snapshot.groups)
+    lines = [f"Who holds it: {count:,} things that {num_stacks:,} call stacks asked for"]
+    if not snapshot.groups:
+        lines = ["Who holds it: nobody; nothing that the ledger saw is held"]
     if snapshot.num_lost:
         lines.append(
             f"  {snapshot.num_lost:,} more are held that the ledger left out: it was off or sampling at the time"
