@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -174,6 +175,8 @@ def test_several_models(server):
     server.answer = lambda path: (200, json.dumps({"m": taken().to_json(), "n": taken().to_json()}).encode())
     with pytest.raises(InvalidInputError, match="serves m, n"):
         look_or_run(server.url, None, None, Load(4, 2, Mix()), Outputs())
+    with pytest.raises(InvalidInputError, match="serves m, n; name the MODEL whose snapshot"):
+        look_or_run(server.url, None, None, None, Outputs(snapshot=Path("never written")))
 
 
 def test_server_that_is_gone_in_mid_traffic(server):

@@ -36,7 +36,9 @@ def memdebug(
     ] = None,
     fail_if_growth: Annotated[
         str | None,
-        typer.Option(help="Exit code 1 when memory grew by more than this after the warm-up: 1MiB."),
+        typer.Option(
+            help="Exit code 1 when memory grew by more than this after the warm-up (RSS: in both halves): 1MiB."
+        ),
     ] = None,
     kernels: Annotated[str | None, typer.Option(help="native, numpy or auto.")] = None,
     url: Annotated[str | None, typer.Option(help="Look into a live server that was started with --memdebug.")] = None,

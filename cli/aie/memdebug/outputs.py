@@ -47,6 +47,11 @@ class Outputs:
                 raise InvalidInputError(f"{places[path.resolve()]} and {flag} name the same file, {path}.")
             places[path.resolve()] = flag
 
+    @property
+    def takes_one(self) -> bool:
+        """Whether a file is wanted that holds one snapshot, of one process."""
+        return self.snapshot is not None or self.memory_viz is not None
+
     @contextmanager
     def recording(self) -> "Iterator[Outputs]":
         """These outputs with a log where one is needed: the history over time is made from it."""
@@ -57,13 +62,10 @@ class Outputs:
             yield replace(self, record=Path(folder) / "memory.log")
 
     def write_snapshots(self, snapshots: "Sequence[MemorySnapshot]") -> None:
-        """The snapshot, and what is made from it and from the log. Raises `InvalidInputError` when there are several
-        snapshots and one file."""
+        """The snapshot, and what is made from it and from the log. What takes one snapshot takes the first."""
         from aie_tensor.memdebug import collapsed_stacks, memory_viz, perfetto, read_log
 
-        if len(snapshots) > 1 and (self.snapshot or self.memory_viz):
-            names = ", ".join(snapshot.process for snapshot in snapshots)
-            raise InvalidInputError(f"There are several snapshots ({names}); name one MODEL to write one file.")
+        assert len(snapshots) == 1 or not self.takes_one, "several snapshots for one file"
         events = read_log(self.record) if self.record is not None and (self.memory_viz or self.perfetto) else ()
         if self.snapshot is not None:
             write_file(self.snapshot, json.dumps(snapshots[0].to_json()).encode() + b"\n", flag="--snapshot")

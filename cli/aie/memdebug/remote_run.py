@@ -69,6 +69,8 @@ def http_plan(mix: Mix, model: str) -> Iterator[HttpRequest]:
 def look_or_run(url: str, model: str | None, api_key: str | None, load: Load | None, outputs: Outputs) -> bool:
     """One look, or traffic and what grew. Prints and writes; True when nothing leaks or grew beyond the limit."""
     found = fetch(url, model, api_key)
+    if len(found) > 1 and outputs.takes_one:
+        raise InvalidInputError(f"{url} serves {', '.join(found)}; name the MODEL whose snapshot shall be written.")
     if load is None:
         for name, snapshot in found.items():
             say(f"{name}\n{screen(snapshot)}")

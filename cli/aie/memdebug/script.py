@@ -244,4 +244,5 @@ def _print(
         total = sum(leak.nbytes for leak in leaks)
         say(f"\n{len(leaks)} leak{'s' if len(leaks) > 1 else ''}, {format_bytes(total)} in all.")
     else:
-        say(f"\nNo leak: {sum(pool.stats.num_allocations for pool in snapshot.pools)} allocations, all given back.")
+        num_made = sum(pool.stats.num_allocations for pool in snapshot.pools)
+        say(f"\nNo leak: {num_made:,} allocation{'' if num_made == 1 else 's'}, all given back.")

@@ -53,9 +53,9 @@ def policy_table(results: "Sequence[PolicyResult]") -> str:
     return render_policies(results, *_paper())
 
 
-def wrapped(text: str) -> str:
-    """One paragraph, in lines as wide as the terminal."""
-    return textwrap.fill(text, _paper()[0], break_long_words=False, break_on_hyphens=False)
+def wrapped(text: str, indent: str = "") -> str:
+    """One paragraph, in lines as wide as the terminal; `indent`: before all but the first."""
+    return textwrap.fill(text, _paper()[0], subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def chain(text: str) -> str:
@@ -120,18 +120,25 @@ def print_verdict(marks: "Marks", verdict: "Verdict", *, num_warm_up: int) -> No
     share = "" if verdict.rss_share is None else f": {verdict.rss_share:+.2%}"
     print_growth("LEAKED", verdict.leaks)
     print_growth("Grew once, not in each half of the run (no leak by itself)", verdict.grown)
-    say(f"\nSince the baseline (after {num_warm_up} requests), {verdict.change.num_requests:,} requests ended:")
-    say(f"  live in pools   {before:,} B before, {after:,} B now: {'exactly the same' if before == after else moved}")
+    say(
+        "\n"
+        + wrapped(f"Since the baseline (after {num_warm_up} requests), {verdict.change.num_requests:,} requests ended:")
+    )
+    same = "exactly the same" if before == after else moved
+    lines = [f"  live in pools   {before:,} B before, {after:,} B now: {same}"]
     if any(pool.slabs for pool in marks.end.pools):
-        say(f"  slab blocks     {slab_blocks(marks.baseline):,} in use before, {slab_blocks(marks.end):,} in use now")
-    say(f"  resident (RSS)  {rss}{share}")
-    for reason in verdict.over_limit:
-        say(f"OVER THE LIMIT: {reason}.")
+        lines.append(
+            f"  slab blocks     {slab_blocks(marks.baseline):,} in use before, {slab_blocks(marks.end):,} in use now"
+        )
+    lines.append(f"  resident (RSS)  {rss}{share}")
+    lines += [f"OVER THE LIMIT: {reason}." for reason in verdict.over_limit]
     if verdict.leaks:
         total = sum(leak.nbytes for leak in verdict.leaks)
-        say(f"{len(verdict.leaks)} leak{'s' if len(verdict.leaks) > 1 else ''}, {format_bytes(total)} in all.")
+        lines.append(f"{len(verdict.leaks)} leak{'s' if len(verdict.leaks) > 1 else ''}, {format_bytes(total)} in all.")
     else:
-        say("No leak: everything that the requests held has been given back.")
+        lines.append("No leak: everything that the requests held has been given back.")
+    for text in lines:
+        say(wrapped(text, "    "))
 
 
 def growth_json(change: "Growth") -> dict[str, object]:
