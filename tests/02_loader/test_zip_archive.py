@@ -116,6 +116,7 @@ BROKEN: dict[str, tuple[Mutate, type[Exception], str]] = {
     "in several files": (put(END, 4, "<H", 1), MalformedHeaderError, "in several files"),
     "count too large": (put(END, 10, "<H", 9), MalformedHeaderError, "in several files"),
     "directory too small": (put(END, 12, "<L", 10), MalformedHeaderError, "does not end where"),
+    "version 20": (put(ROW, 6, "<H", 200), MalformedHeaderError, "needs version 20.0"),
     "encrypted": (put(ROW, 8, "<H", 1), MalformedHeaderError, "is encrypted"),
     "bzip2": (put(ROW, 10, "<H", 12), MalformedHeaderError, "compressed by method 12"),
     "stored sizes differ": (put(ROW, 24, "<L", 11), MalformedHeaderError, "12 bytes in the file and 11 outside"),

@@ -27,6 +27,7 @@ _ROW = struct.Struct("<4s6H3L5H2L")
 _LOCAL = struct.Struct("<4s5H3L2H")
 _STORED, _DEFLATED = 0, 8
 _ENCRYPTED, _SIZES_FOLLOW, _UTF8 = 1, 8, 1 << 11
+_MAX_VERSION = 63  # ten times the version of the format
 _U32_FULL = (1 << 32) - 1
 _DEFLATE_MOST = 1032  # a deflate stream cannot expand further: 258 bytes for two bits
 _DESCRIPTOR_MOST = 24  # bytes between a member and the next one when its sizes follow it
@@ -90,7 +91,7 @@ def _read_row(
     """Row `index` of the directory, and where the next one starts."""
     if position + _ROW.size > len(raw):
         raise TruncatedFileError(f"{source.path}: the directory ends in row {index} of {place.num_members}")
-    (signature, _, _, flags, method, _, _, crc32, stored, expanded,
+    (signature, _, version, flags, method, _, _, crc32, stored, expanded,
      name_bytes, extra_bytes, comment_bytes, disk, _, _, offset) = _ROW.unpack_from(raw, position)  # fmt: skip
     start = position + _ROW.size
     end = start + name_bytes + extra_bytes + comment_bytes
@@ -98,6 +99,10 @@ def _read_row(
         raise MalformedHeaderError(f"{source.path}: row {index} of the archive's directory is not one")
     name = _name(source, raw[start : start + name_bytes], flags)
     where = f"{source.path}: member {name!r}"
+    if version & 0xFF > _MAX_VERSION:
+        raise MalformedHeaderError(
+            f"{where} needs version {(version & 0xFF) / 10} of the zip format; 6.3 is the last known"
+        )
     if flags & _ENCRYPTED:
         raise MalformedHeaderError(f"{where} is encrypted")
     if method not in {_STORED, _DEFLATED}:
