@@ -283,3 +283,26 @@ def test_a_sample_hears_whole_lives_or_nothing() -> None:
         pool.allocate(1000, owner="kv").release()
     assert 0 < heard[EventKind.ALLOCATE] < 100
     assert heard[EventKind.ALLOCATE] == heard[EventKind.RELEASE] == heard[EventKind.FREE]
+
+
+def test_the_error_of_a_sink_holds_nobodys_memory() -> None:
+    """An error that is kept keeps its traceback, and that the locals of all frames it passed."""
+
+    def fail(event: object) -> None:
+        try:
+            raise ValueError("first")
+        except ValueError as error:
+            raise RuntimeError("the disk is full") from error
+
+    pool = MemoryPool(ledger=Ledger(enabled=True))
+    pool.ledger.sinks.append(fail)
+
+    def work() -> None:
+        held = [pool.allocate(100)]
+        held.append(pool.allocate(200))
+
+    pool.allocate(50).release()  # this one loses the sink
+    pool.ledger.sinks.append(fail)
+    work()
+    assert str(pool.ledger.sink_error) == "the disk is full"
+    assert pool.stats().num_live == 0

@@ -1,10 +1,13 @@
 """Out of memory: the ladder, and the report that is on the disk before the error is raised."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from aie_tensor import HostUpstream, Ledger, MemoryPool, OutOfMemoryError, Region
+from aie_tensor import EnvironmentLacksError, HostUpstream, Ledger, MemoryPool, OutOfMemoryError, Region
+from aie_tensor.memdebug import save_snapshot, take_snapshot
+from aie_tensor.memory.ring import EventRing
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -100,3 +103,22 @@ def test_a_report_that_cannot_be_written_does_not_hide_the_error(tmp_path: Path)
     pool = MemoryPool(budget_bytes=0, oom_report=tmp_path / "missing" / "oom.txt")
     with pytest.raises(OutOfMemoryError, match="could not be written"):
         pool.allocate(1)
+
+
+def test_the_report_replaces_ordinary_files_only_and_takes_any_owner(tmp_path: Path) -> None:
+    """As root one could replace /dev/null."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OutOfMemoryError, match="no ordinary file"):
+        MemoryPool(budget_bytes=10, oom_report=pipe).allocate(100)
+    assert pipe.is_fifo()
+    report = tmp_path / "report"
+    with pytest.raises(OutOfMemoryError, match="report: "):
+        MemoryPool(budget_bytes=10, oom_report=report).allocate(100, owner="a file's name \udcff")
+    assert "name \\udcff" in report.read_text("utf-8")
+    with pytest.raises(EnvironmentLacksError, match="no ordinary file"):
+        EventRing.create(pipe)
+    pool = MemoryPool()
+    with pytest.raises(EnvironmentLacksError, match="no ordinary file"):
+        save_snapshot(take_snapshot([pool], pool.ledger, process="test"), pipe)
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["pipe", "report"]

@@ -80,6 +80,8 @@ def snapshot_from_json(obj: object, *, name: str = "the snapshot") -> MemorySnap
 
 def save_snapshot(snapshot: MemorySnapshot, path: Path) -> None:
     """Write it as JSON; a reader sees the old file or the whole new one. EnvironmentLacksError where it cannot."""
+    if path.exists() and not path.is_file():  # a device such as /dev/null would be replaced
+        raise EnvironmentLacksError(f"cannot write the snapshot {path}: it is no ordinary file.")
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         unfinished.write_bytes(msgspec.json.encode(snapshot))

@@ -242,6 +242,8 @@ class Ledger:
             try:
                 sink(event)
             except Exception as error:  # a full disk, a closed file: the allocation goes on
+                # Without tracebacks: they would hold every local of whoever was allocating, for good.
+                error.__traceback__ = error.__context__ = error.__cause__ = None
                 self.sink_error = error
                 with suppress(ValueError):  # another thread met the same error
                     self.sinks.remove(sink)

@@ -121,10 +121,12 @@ def _advice(pool: "MemoryPool", stats: PoolStats, block_bytes: int) -> list[str]
 
 def _write(path: Path, text: str) -> str:
     """Write all of it or nothing; says where it is, or why it is not."""
+    if path.exists() and not path.is_file():  # a device such as /dev/null would be replaced
+        return f"the report could not be written to {path}: it is no ordinary file"
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
+            with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())

@@ -86,6 +86,8 @@ class EventRing:
         if nbytes > MAX_BYTES:
             raise InvalidInputError(f"a ring of {nbytes:,} bytes: at most {MAX_BYTES:,} are read", param="num_records")
         header = HEADER.pack(MAGIC, RING_VERSION, RECORD_BYTES, num_records, strings_bytes, os.getpid())
+        if Path(path).exists() and not Path(path).is_file():  # a device such as /dev/null would be replaced
+            raise EnvironmentLacksError(f"cannot make the event ring {path}: it is there and no ordinary file")
         # Made beside and then moved: an old ring at `path` may still have a writer, whom cutting its file would kill.
         making = Path(f"{path}.{os.getpid()}.new")
         try:
