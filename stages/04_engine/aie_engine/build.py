@@ -6,12 +6,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-import msgspec
-
 from aie_engine.assembler import BatchAssembler
 from aie_engine.config import EngineConfig
 from aie_engine.core import EngineCore
-from aie_engine.errors import UnsupportedOpError
+from aie_engine.errors import ModelCheckError, UnsupportedOpError
 from aie_engine.executors import Executor, NumpyExecutor
 from aie_engine.kv_cache import KVCache
 from aie_engine.memory import EngineMemory
@@ -180,12 +178,16 @@ def _make_scheduler(config: EngineConfig, sizes: Sizes, kv: KVCache) -> Continuo
 
 
 def _warm_up(core: EngineCore, config: EngineConfig, sizes: Sizes) -> None:
-    """A prompt and a few tokens, so that pages, caches and threads are there before the first request is."""
+    """A prompt and a few tokens, so that pages, caches and threads are there before the first request is.
+
+    Raises `ModelCheckError` for weights that compute to no numbers.
+    """
     num_prompt = max(1, min(32, sizes.max_seq_len - 2))
     sampling = SamplingParams(temperature=0.0, max_tokens=min(2, sizes.max_seq_len - num_prompt), ignore_eos=True)
     for index in range(min(4, config.max_batch_size)):
         core.add(GenerateRequest(f"warm-up {index}", (0,) * num_prompt, sampling))
     while core.has_work:
         for event in core.step():
-            assert event.error is None, f"the warm-up failed: {msgspec.to_builtins(event)}"
+            if event.error is not None:
+                raise ModelCheckError(f"{config.model_path} does not compute: {event.error.message}")
     core.reset_counters()
