@@ -225,7 +225,7 @@ def reloads(
             refusals[f"{broken.__name__}: {answer['code']}"] += 1
             if refusals.total() <= len(BROKEN):
                 print(f"   refused, {broken.__name__}: {answer['error']}", flush=True)
-        elif (status == 200) == (broken is not None):
+        elif status != 200 or broken is not None:
             wrong.append(f"version {number} ({broken.__name__ if broken else 'sound'}): {status} {answer}")
     return refusals, wrong
 
