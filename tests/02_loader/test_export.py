@@ -110,6 +110,22 @@ def test_tensors_are_those_of_the_formats_own_converter(path: Path, family: Any,
         np.testing.assert_array_equal(written[name].data, array)
 
 
+@pytest.mark.parametrize("factor", [8.0, 32.0])
+def test_the_scaling_of_llama_3_is_known_by_its_divisors(factor: float, family: Any, tmp_path: Path) -> None:
+    scaling = {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 8192}  # fmt: skip
+    path = PARITY.parent / "golden" / "parity" / "llama_3_scaled.json"
+    record, folder = family(path, rope_parameters={**scaling, "rope_theta": 500_000.0}, max_position_embeddings=131_072)
+    original = load_model(folder)
+    there = load_model(export_gguf(original, tmp_path / "out.gguf"))
+    assert there.config.rope_scaling is not None and there.config.rope_scaling.kind == "factors"
+    back = load_model(export_safetensors(there, tmp_path / "back"))
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["rope_scaling"] == scaling
+    expected = answer(original, record["ids"])
+    for model in (there, back):
+        np.testing.assert_allclose(answer(model, record["ids"]), expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["gemma2", "gemma3"])
 def test_a_scale_that_gguf_does_not_say_is_refused(name: str, family: Any, tmp_path: Path) -> None:
     _, folder = family(PARITY.parent / "golden" / "parity" / f"{name}.json")

@@ -6,11 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aie_engine import EngineConfig, GenerateRequest, InvalidInputError, LocalEngine, SamplingParams
+from aie_engine import EngineConfig, GenerateRequest, InvalidInputError, LocalEngine, SamplingParams, memory_need
 from aie_engine.evaluation import Tally, TextRunner, builtin_texts, compare_logits, price_precisions
-from aie_loader import Model, load_model
-from aie_loader.export_to import export_model
-from aie_loader.precision import find_precision
+from aie_loader import Model, WeightConverter, export_model, find_precision, load_model
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +113,15 @@ def test_an_engine_in_another_precision_says_what_the_written_model_says(
         engine.close()
     assert answers[0] == answers[1] and len(answers[0]) == 12
     assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8", "int4"])
+def test_memory_that_a_precision_will_need(precision: str, model: Model) -> None:
+    """Close to what is really taken: all but the vectors, and the tiny model has no tied head."""
+    need = memory_need(EngineConfig(model.path, precision=precision), model.config, file_bytes=1)
+    taken = WeightConverter(model.graph, find_precision(precision)).nbytes
+    assert 0.98 * taken < need.weights <= taken
+    assert memory_need(EngineConfig(model.path), model.config, file_bytes=123).weights == 123
 
 
 def test_an_engine_refuses_an_unknown_precision() -> None:
