@@ -10,15 +10,15 @@ import pytest
 
 from aie_engine import embed_texts, predict_ids
 from aie_engine.executors import NativeStatelessExecutor
-from aie_loader import Graph, Predictor, fuse, load_predictor
-from aie_tensor import NativeUnavailableError, native
+from aie_loader import Graph, Predictor, fuse, load_predictor, resolve
+from aie_tensor import AieError, NativeUnavailableError, native
 
 sys.path.insert(0, str(Path(__file__).parent))
 from made_up import made_up
 from sentences import sentences
-from test_encoders import GOLDEN, IMAGES, TEXT, Folder, agree, cosines, folder, minilm
+from test_encoders import GOLDEN, IMAGES, TEXT, Folder, agree, folder
 
-__all__ = ["folder", "minilm"]  # fixtures
+__all__ = ["folder"]  # a fixture
 
 pytestmark = pytest.mark.native
 
@@ -74,11 +74,15 @@ def test_image_models_equal_the_reference(folder: Folder, runner_of: Any, name: 
 
 
 @pytest.mark.real_model
-def test_minilm_embeds_200_sentences_as_the_reference_does(minilm: Predictor, runner_of: Any) -> None:
+def test_minilm_embeds_200_sentences_as_the_reference_does(runner_of: Any) -> None:
+    try:
+        minilm = load_predictor(resolve("minilm-l6"))
+    except AieError as error:
+        pytest.skip(str(error))
     golden = np.load(GOLDEN / "minilm_l6.npz")["vectors"]
     runner = runner_of(fuse(minilm.graph))
     together = embed_texts(minilm, sentences(), runner=runner)
     for i, text in list(enumerate(sentences()))[::10]:
         np.testing.assert_array_equal(embed_texts(minilm, [text], runner=runner)[0], together[i])
-    assert cosines(together, golden).min() >= 1 - 1e-5
+    assert np.sum(together * golden, axis=1).min() >= 1 - 1e-5  # both of length 1
     np.testing.assert_allclose(together, golden, atol=2e-6)

@@ -56,7 +56,7 @@ void mix_values(Tile *tile, const float *values, ptrdiff_t ldv, int j, int num, 
     }
     for (d = head_dim / PANEL * PANEL; d < head_dim; d++)
         for (int r = 0; r < tile->rows; r++)
-            for (int i = 0; i < num; i++) out[r * ldo + d] = fmaf(weights[r * SPAN + i], values[i * ldv + d], out[r * ldo + d]);
+            for (int i = 0; i < num; i++) out[r * ldo + d] = float_fma(weights[r * SPAN + i], values[i * ldv + d], out[r * ldo + d]);
 }
 
 void attention_finish(const Op *op, const Tile *tile, int t0, int head) {

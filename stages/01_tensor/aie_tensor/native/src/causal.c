@@ -23,7 +23,7 @@ static void score_span(const Keys *keys, Tile *tile, int start, int count) {
             const float *key = slab(keys->spec, keys->spec->keys, keys->op->layer, keys->blocks[(start + j) / A], keys->head);
             for (int r = 0; r < tile->rows; r++) {
                 float sum = 0.0f;
-                for (int d = 0; d < D; d++) sum = fmaf(key[d * A + (start + j) % A], tile->q[r * tile->ld + d], sum);
+                for (int d = 0; d < D; d++) sum = float_fma(key[d * A + (start + j) % A], tile->q[r * tile->ld + d], sum);
                 tile->scores[r * SPAN + j] = sum;
             }
         }

@@ -25,7 +25,7 @@ static void rms_norm_row(const Op *op, const float *x, int width, float *out) {
 
 /* out = (x - mean) / sqrt(variance + eps) * weight + bias (Ba, Kiros and Hinton 2016). */
 static void layer_norm_row(const Op *op, const float *x, int width, float *out) {
-    float mean = (float)(row_sum(x, width, 0.0f, 0) / width);
+    float mean = row_mean(x, width);
     float factor = (float)(1.0 / sqrt(row_sum(x, width, mean, 1) / width + (double)op->eps));
     for (int i = 0; i < width; i += VW) {
         vf v = (load_part(x + i, width - i) - mean) * factor * load_part(op->weight + i, width - i);

@@ -124,6 +124,15 @@ ALWAYS_INLINE vf vf_load_bf16(const void *p) {
 }
 #endif
 
+/* For one number, rounded as vf_fma rounds it: the same sum must not depend on whether it ran in a vector. */
+static inline float float_fma(float a, float b, float c) {
+#if VW > 4 || defined(__ARM_NEON)
+    return fmaf(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
 /* e^x to about 1 ulp. x = n ln 2 + r with |r| <= ln 2 / 2, e^r by its Taylor polynomial with minimax coefficients
  * (Cephes' expf), then 2^n through the exponent bits in two factors, so that neither leaves the normal range.
  * e^0 is exactly 1, e^-inf exactly 0, NaN stays NaN. */

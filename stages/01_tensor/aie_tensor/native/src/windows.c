@@ -50,7 +50,7 @@ void run_channels(Context *c, const Op *op) {
         for (; n > 0; n--, i++) {
             const float *x = op->x + (size_t)i * (size_t)inner;
             float *out = op->out + (size_t)i * (size_t)inner;
-            for (int j = 0; j < inner; j++) out[j] = fmaf(x[j], op->weight[i % channels], op->bias[i % channels]);
+            for (int j = 0; j < inner; j++) out[j] = float_fma(x[j], op->weight[i % channels], op->bias[i % channels]);
         }
 }
 
@@ -61,11 +61,11 @@ void run_group_norm(Context *c, const Op *op) {
         for (; n > 0; n--, i++) {
             const float *x = op->x + (size_t)i * (size_t)width;
             float *out = op->out + (size_t)i * (size_t)width;
-            float mean = (float)(row_sum(x, width, 0.0f, 0) / width);
+            float mean = row_mean(x, width);
             float factor = (float)(1.0 / sqrt(row_sum(x, width, mean, 1) / width + (double)op->eps));
             for (int j = 0; j < width; j++) {
                 int channel = i % groups * per_group + j / inner;
-                out[j] = fmaf((x[j] - mean) * factor, op->weight[channel], op->bias[channel]);
+                out[j] = float_fma((x[j] - mean) * factor, op->weight[channel], op->bias[channel]);
             }
         }
 }
