@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from aie_loader import MalformedHeaderError, MissingFileError
-from aie_loader.formats import Leniency, open_folder
+from aie_loader.formats import Leniency, open_checkpoint
 
 
 @pytest.fixture
@@ -24,7 +24,12 @@ def write_index(folder: Path, weight_map: object) -> None:
 
 
 def test_shards_are_one_checkpoint(sharded: Path) -> None:
-    assert set(open_folder(sharded).tensors) == {"a", "b"}
+    checkpoint = open_checkpoint(sharded)
+    assert set(checkpoint) == {"a", "b"} and checkpoint.path == sharded
+    assert [path.name for path in checkpoint.files] == [
+        "model.safetensors.index.json", "one.safetensors", "two.safetensors",
+    ]  # fmt: skip
+    assert open_checkpoint(checkpoint.files[0]).path == checkpoint.files[0]
 
 
 @pytest.mark.parametrize(
@@ -53,10 +58,10 @@ def test_index_that_lies(
     save_file({"a": np.ones(3, np.float32), "b": np.zeros(2, np.float32)}, sharded / "twice.safetensors")
     write_index(sharded, weight_map)
     if not words:  # a subset of the tensors is a sound checkpoint; what is missing, the architecture will say
-        assert set(open_folder(sharded).tensors) == {"a"}
+        assert set(open_checkpoint(sharded).tensors) == {"a"}
         return
     with pytest.raises(error, match=words):
-        open_folder(sharded)
+        open_checkpoint(sharded)
 
 
 def test_the_layout_of_the_hub_cache_is_allowed(sharded: Path, tmp_path: Path) -> None:
@@ -66,16 +71,16 @@ def test_the_layout_of_the_hub_cache_is_allowed(sharded: Path, tmp_path: Path) -
     for name in ("one.safetensors", "two.safetensors", "model.safetensors.index.json"):
         (sharded / name).rename(tmp_path / "blobs" / name)
         (snapshot / name).symlink_to(tmp_path / "blobs" / name)
-    assert set(open_folder(snapshot).tensors) == {"a", "b"}
+    assert set(open_checkpoint(snapshot).tensors) == {"a", "b"}
 
 
 def test_folder_without_tensors(tmp_path: Path) -> None:
-    with pytest.raises(MissingFileError, match=r"neither model\.safetensors nor"):
-        open_folder(tmp_path)
+    with pytest.raises(MissingFileError, match=r"neither model\.safetensors, pytorch_model\.bin nor an index"):
+        open_checkpoint(tmp_path)
 
 
 def test_tensors_that_are_missing_can_be_let_through(sharded: Path) -> None:
     write_index(sharded, {"a": "one.safetensors", "b": "two.safetensors", "c": "two.safetensors"})
     with pytest.raises(MalformedHeaderError, match=r"lacks tensor 'c'.*be lenient about 'missing-tensors'"):
-        open_folder(sharded)
-    assert set(open_folder(sharded, lenient={Leniency.MISSING_TENSORS})) == {"a", "b"}
+        open_checkpoint(sharded)
+    assert set(open_checkpoint(sharded, lenient={Leniency.MISSING_TENSORS})) == {"a", "b"}

@@ -1,7 +1,6 @@
 """File formats: strict parsers that validate a header completely before they map a file."""
 
 from aie_loader.formats.checkpoint import Checkpoint, CheckpointFormat, TensorInfo
-from aie_loader.formats.folder import open_folder
 from aie_loader.formats.gguf import GGUFHeader, open_gguf, read_gguf_header
 from aie_loader.formats.leniency import STRICT, Leniency
 from aie_loader.formats.numpy_files import open_npy, open_npz
@@ -19,7 +18,6 @@ __all__ = [
     "SafetensorsHeader",
     "TensorInfo",
     "open_checkpoint",
-    "open_folder",
     "open_gguf",
     "open_npy",
     "open_npz",

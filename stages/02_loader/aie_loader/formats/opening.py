@@ -16,13 +16,13 @@ from pathlib import Path
 
 from aie_loader.errors import MissingFileError, ModelFileError
 from aie_loader.formats.checkpoint import Checkpoint
-from aie_loader.formats.folder import INDEX_SUFFIX, Opener, open_index
 from aie_loader.formats.gguf import open_gguf
 from aie_loader.formats.gguf_split import is_later_part
 from aie_loader.formats.leniency import STRICT, Leniency
 from aie_loader.formats.npy import MAGIC as NPY_MAGIC
 from aie_loader.formats.numpy_files import open_npy, open_npz
 from aie_loader.formats.safetensors import open_safetensors
+from aie_loader.formats.shards import INDEX_SUFFIX, Opener, open_index
 from aie_loader.formats.source import SourceFile
 from aie_loader.formats.torch_files import open_torch
 from aie_loader.formats.torch_legacy import LEGACY_MAGIC
@@ -71,7 +71,9 @@ def open_checkpoint(path: Path | str, *, lenient: Collection[Leniency] = STRICT)
     """
     path = Path(path)
     if path.is_dir():
-        return _open_folder(path, lenient)
+        checkpoint = _open_folder(path, lenient)
+        checkpoint.path = path
+        return checkpoint
     if path.name.endswith(INDEX_SUFFIX):
         return open_index(path, _open_file, lenient=lenient)
     return _open_file(path, lenient=lenient)

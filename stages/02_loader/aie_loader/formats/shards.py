@@ -1,7 +1,7 @@
-"""A model folder: one weights file, or shards that an index names.
+"""A model in shards: files of a folder that an index names.
 
-    model.safetensors        or  model.safetensors.index.json   {"weight_map": {tensor: file}}
-    pytorch_model.bin        or  pytorch_model.bin.index.json   the same for files of `torch.save`
+    model.safetensors.index.json   {"weight_map": {tensor: file}}
+    pytorch_model.bin.index.json   the same for files of `torch.save`
 
 The index is a file from a stranger that names other files, so the names must stay inside the folder (also through
 symbolic links; the hub's own cache, where `snapshots/X/file` links to `blobs/Y` beside it, is the one layout allowed).
@@ -14,14 +14,12 @@ from typing import Protocol
 from aie_loader.errors import MalformedHeaderError, MissingFileError
 from aie_loader.formats.checkpoint import Checkpoint
 from aie_loader.formats.leniency import STRICT, Leniency, remedy
-from aie_loader.formats.safetensors import open_safetensors
 from aie_loader.formats.strict_json import read_json_object
 from aie_tensor import Matrix
 
-__all__ = ["INDEX_SUFFIX", "Opener", "open_folder", "open_index"]
+__all__ = ["INDEX_SUFFIX", "Opener", "open_index"]
 
 INDEX_SUFFIX = ".index.json"
-_SINGLE = "model.safetensors"
 _MAX_INDEX_BYTES = 100_000_000
 
 
@@ -29,18 +27,6 @@ class Opener(Protocol):
     """Opens one file of a format."""
 
     def __call__(self, path: Path, *, lenient: Collection[Leniency] = STRICT) -> Checkpoint: ...
-
-
-def open_folder(folder: Path, *, lenient: Collection[Leniency] = STRICT) -> Checkpoint:
-    """All tensors of a safetensors folder, mapped: its one file, or the shards of its index."""
-    index = folder / (_SINGLE + INDEX_SUFFIX)
-    if index.is_file():
-        return open_index(index, open_safetensors, lenient=lenient)
-    if not (folder / _SINGLE).exists():
-        raise MissingFileError(f"{folder} holds neither {_SINGLE} nor {index.name}")
-    checkpoint = open_safetensors(folder / _SINGLE, lenient=lenient)
-    checkpoint.path = folder
-    return checkpoint
 
 
 def open_index(index: Path, opener: Opener, *, lenient: Collection[Leniency] = STRICT) -> Checkpoint:
@@ -69,7 +55,7 @@ def open_index(index: Path, opener: Opener, *, lenient: Collection[Leniency] = S
             f"{folder / weight_map[missing]} lacks tensor {missing!r}, which the index promises; "
             f"{remedy(Leniency.MISSING_TENSORS)}"
         )
-    return Checkpoint(folder, shard.format, metadata, tensors, (index, *shard_paths.values()), mapped_bytes)
+    return Checkpoint(index, shard.format, metadata, tensors, (index, *shard_paths.values()), mapped_bytes)
 
 
 def _read_index(index: Path) -> Mapping[str, str]:
