@@ -1,7 +1,9 @@
 """`aie memdebug -- script.py`: the program runs as Python would run it, and what it holds at its end is named."""
 
+import io
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -153,3 +155,52 @@ def test_exports(tmp_path, capsys):
     assert all((tmp_path / name).stat().st_size > 0 for name in names)
     assert "remember" in (tmp_path / "flamegraph").read_text()
     assert json.loads((tmp_path / "perfetto").read_text())
+
+
+def test_a_program_may_go_to_another_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "goes.py").write_text("import os\nos.chdir('elsewhere')\n" + LEAKY)
+    names = ("json_path", "snapshot", "flamegraph", "memory_viz", "perfetto", "record")
+    assert run_script(Path("goes.py"), [], Outputs(**{name: Path(name) for name in names})) == 1
+    assert all((tmp_path / name).is_file() for name in names)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_program_may_put_its_own_streams_in_place(run):
+    code, out, _, _ = run("quiet.py", "import io, sys\nsys.stdout = sys.stderr = io.StringIO()\n" + LEAKY)
+    assert (code, "STILL HELD" in out) == (1, True)
+
+
+def test_a_program_may_close_its_output(run, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    _, _, err, report = run("closed.py", LEAKY + "import sys\nsys.stdout.close()\n")
+    assert "STILL HELD" in err and len(report["leaks"]) == 1
+
+
+def test_a_sampling_ledger_of_the_program_sees_all(run):
+    text = """
+from aie_tensor import Ledger, MemoryPool
+ledger = Ledger(enabled=True, sample_every=64)
+pool = MemoryPool(ledger=ledger)
+kept = [pool.allocate(1000, owner="kept") for _ in range(100)]
+ledger.count_request(50)
+"""
+    _, _, _, report = run("samples.py", text)
+    (leak,) = report["leaks"]
+    assert (leak["count"], leak["bytes"], leak["bytes_per_1000_requests"]) == (100, 100_000, 2_000_000)
+
+
+def test_a_cycle_that_holds_nothing_is_not_named(run):
+    text = """
+from aie_tensor import MemoryPool
+class Owner:
+    pass
+owner = Owner()
+owner.me = owner
+owner.hidden = MemoryPool().allocate(1000, owner="hidden")
+owner.hidden.release()
+"""
+    code, out, _, report = run("round.py", text)
+    assert (code, report["in_cycles"]) == (0, [])
+    assert "cycle" not in out

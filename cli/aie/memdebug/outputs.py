@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -46,6 +46,11 @@ class Outputs:
             if path.resolve() in places and (path.is_file() or not path.exists()):
                 raise InvalidInputError(f"{places[path.resolve()]} and {flag} name the same file, {path}.")
             places[path.resolve()] = flag
+
+    def absolute(self) -> "Outputs":
+        """The same files, wherever the process goes."""
+        paths = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Outputs(**{name: path if path is None else path.absolute() for name, path in paths.items()})
 
     @property
     def takes_one(self) -> bool:

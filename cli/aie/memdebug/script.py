@@ -12,7 +12,7 @@ import threading
 import traceback
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -44,6 +44,7 @@ def run_script(program: Path, arguments: Sequence[str], outputs: Outputs) -> int
     """Runs the program, then prints what it still holds. Gives the program's own exit code if that is not 0, else
     1 when something is held and 0 when nothing is. Raises `InvalidInputError` for what is no Python program."""
     code = _compiled(program)
+    outputs = outputs.absolute()  # the program may go to another folder
     with outputs.recording() as wanted:
         pools = _Pools(wanted.record)
         try:
@@ -55,10 +56,9 @@ def run_script(program: Path, arguments: Sequence[str], outputs: Outputs) -> int
             # In the order in which a person asks: did it end well, what is held, by which line, by whom.
             leaks = [_as_growth(snapshot, index) for index in range(len(snapshot.groups))]
             held_by = _holders(pools.all)
-            in_cycles = [str(cycle) for cycle in cycles((Allocation, Tensor))]
+            in_cycles = [str(cycle) for cycle in cycles((Allocation, Tensor))] if leaks else []
         finally:
             pools.close()
-        sys.stdout.flush()
         _print(snapshot, leaks, held_by, in_cycles, pools.all)
         wanted.write_snapshots([snapshot])
     del module  # until here it kept the program's globals, which are part of the answer
@@ -90,7 +90,7 @@ class _Pools:
         self.all.append(pool)
         if id(pool.ledger) not in self._ledgers:
             self._ledgers[id(pool.ledger)] = pool.ledger
-            pool.ledger.enabled = True
+            pool.ledger.enabled, pool.ledger.sample_every = True, 1  # nothing is left to chance here
             if self._log is not None:
                 pool.ledger.sinks.append(self._log.append)
 
@@ -167,12 +167,18 @@ def _wait_for_threads(before: set[threading.Thread]) -> None:
 @contextmanager
 def _as_main(module: ModuleType, program: Path, arguments: Sequence[str]) -> Iterator[None]:
     argv, path, main = sys.argv[:], sys.path[:], sys.modules["__main__"]
+    streams = sys.stdin, sys.stdout, sys.stderr
     sys.argv[:] = [str(program), *arguments]
     sys.path.insert(0, os.path.dirname(os.path.realpath(program)))
     sys.modules["__main__"] = module
     try:
         yield
     finally:
+        with suppress(OSError, ValueError):  # closed, or nobody reads it
+            sys.stdout.flush()
+        sys.stdin, sys.stdout, sys.stderr = streams
+        if sys.stdout.closed:  # then the report goes where something can still be read
+            sys.stdout = sys.stderr
         sys.argv[:], sys.path[:] = argv, path
         sys.modules["__main__"] = main
 
