@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,8 +113,10 @@ def test_a_golden_file_that_is_none(tmp_path: Path, content: str) -> None:
 
 def test_no_golden_file(tmp_path: Path) -> None:
     assert read_golden(tmp_path / "golden.json") is None
-    with pytest.raises(ModelCheckError, match="cannot be read"):
-        read_golden(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(ModelCheckError, match="is no file"):
+            read_golden(path)
 
 
 def test_what_a_model_needs(tiny_model: Path, text: TextModel) -> None:

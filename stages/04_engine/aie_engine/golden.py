@@ -9,6 +9,7 @@ The check also warms up what the first user would wait for otherwise: tokenizer,
 
 import itertools
 import math
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,8 +46,9 @@ class _GoldenFile(msgspec.Struct, forbid_unknown_fields=True):
 def read_golden(path: Path) -> Golden | None:
     """The file at `path`; None where there is none. Raises `ModelCheckError` for one that is no such file."""
     try:
-        if path.stat().st_size > _MAX_FILE_BYTES:
-            raise ModelCheckError(f"{path} is larger than {_MAX_FILE_BYTES} bytes.")
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_FILE_BYTES:  # a pipe would be waited for
+            raise ModelCheckError(f"{path} is no file of at most {_MAX_FILE_BYTES} bytes.")
         content = msgspec.json.decode(path.read_bytes(), type=_GoldenFile)
     except FileNotFoundError:
         return None
