@@ -144,9 +144,11 @@ def _print_prices(prices: "list[Price]", loaded: "Model") -> None:
 
 
 def _explained(first: "Price", loaded: "Model") -> list[str]:
+    low_ms, high_ms = (1e3 * seconds for seconds in first.step_quartiles_s)
     lines = [
         f"step: time to decode one token of one sequence, {first.num_threads} threads, {first.kernels} kernels: the "
-        f"median of {first.num_rounds}, in turns with the file's own weights, which take {first.step_s * 1e3:.1f} ms.",
+        f"median of {first.num_rounds}, in turns with the file's own weights, which take {first.step_s * 1e3:.1f} ms "
+        f"(half of them between {low_ms:.1f} and {high_ms:.1f}; far apart, the machine was busy and ratios are rough).",
         f"KL: nats per token against fp32, on {first.num_positions} tokens of built-in text. same: how often both like "
         "the same token best. bits: per weight.",
     ]

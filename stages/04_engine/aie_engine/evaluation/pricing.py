@@ -7,7 +7,7 @@ busy machine slows down both. With NumPy kernels all precisions are expanded to 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, quantiles
 from typing import BinaryIO
 
 import numpy as np
@@ -26,7 +26,7 @@ __all__ = ["Price", "price_precisions"]
 Logits = npt.NDArray[np.float32]
 
 _DECODE_POSITION = 128
-_WARM_UP, _ROUNDS = 3, 15
+_WARM_UP, _ROUNDS = 3, 41
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,7 @@ class Price:
     weight_bytes: int
     bits_per_weight: float
     step_s: float  # median of a decode step, one sequence
+    step_quartiles_s: tuple[float, float]  # half of the steps lie between; far apart on a busy machine
     step_share: float  # of the file's own, measured in turns with it
     mean_kl: float  # nats, against fp32
     max_kl: float
@@ -126,12 +127,14 @@ class _Pricing:
         targets = self._all_targets()
         for ours, theirs, target in zip(self._all_logits(runner), kept, targets, strict=True):
             tally.add(compare_logits(theirs, ours, np.asarray(target)))
-        own_s, step_s = self._alternate(own, runner)
+        own_s, steps = self._alternate(own, runner)
+        low_s, step_s, high_s = quantiles(steps, n=4) if len(steps) > 1 else 3 * steps
         price = Price(
             precision=name,
             weight_bytes=runner.weight_bytes,
             bits_per_weight=8 * runner.weight_bytes / self._num_weights,
             step_s=step_s,
+            step_quartiles_s=(low_s, high_s),
             step_share=1.0 if runner is own else step_s / own_s,
             mean_kl=tally.mean_kl,
             max_kl=tally.max_kl,
@@ -164,14 +167,14 @@ class _Pricing:
         for ids in self._texts:
             yield from TextRunner.pieces(ids[1:])
 
-    def _alternate(self, own: TextRunner, runner: TextRunner) -> tuple[float, float]:
-        """Medians of a decode step of each, in turns."""
+    def _alternate(self, own: TextRunner, runner: TextRunner) -> tuple[float, list[float]]:
+        """The median of a decode step of `own`, and all of `runner`'s, in turns."""
         token, position = self._texts[0][0], min(_DECODE_POSITION, self._max_len - 1)
         pairs = [
             (own.decode_seconds(token, position), runner.decode_seconds(token, position))
             for _ in range(_WARM_UP + self._rounds)
         ][_WARM_UP:]
-        return median(pair[0] for pair in pairs), median(pair[1] for pair in pairs)
+        return median(pair[0] for pair in pairs), [pair[1] for pair in pairs]
 
 
 class _Kept:
