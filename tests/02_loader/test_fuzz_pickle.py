@@ -124,9 +124,9 @@ def changed_files(draw: st.DrawFn) -> bytes:
         members = {member: archive.read(member) for member in archive.namelist()}
     raw = bytearray(members[f"{name}/data.pkl"])
     for _ in range(draw(st.integers(1, 3))):
-        at = draw(st.integers(0, len(raw) - 1))
+        at = draw(st.integers(0, max(len(raw) - 1, 0)))
         kind = draw(st.sampled_from(["set", "insert", "cut", "drop", "number"]))
-        if kind == "set":
+        if kind == "set" and raw:
             raw[at] = draw(st.integers(0, 255))
         elif kind == "insert":
             raw[at:at] = draw(INSTRUCTIONS)
@@ -134,7 +134,7 @@ def changed_files(draw: st.DrawFn) -> bytes:
             del raw[at : at + draw(st.integers(1, 12))]
         elif kind == "cut":
             del raw[max(at, 1) :]
-        else:
+        elif kind == "number":
             found = [position for position, byte in enumerate(raw[:-1]) if byte == ord("K")]
             if found:
                 raw[draw(st.sampled_from(found)) + 1] = draw(st.sampled_from([0, 1, 2, 7, 255]))
