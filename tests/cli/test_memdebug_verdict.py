@@ -6,7 +6,7 @@ import pytest
 
 from aie.memdebug.show import growth_json, print_verdict
 from aie.memdebug.verdict import Marks, judge
-from aie_tensor import PoolState, PoolStats
+from aie_tensor import PoolState, PoolStats, SlabState
 from aie_tensor.memdebug import HeldGroup, MemorySnapshot
 
 WEIGHTS = HeldGroup("weights", "m", "e", "s", ("build.py:1 in load",), 1, 1000, 1024, 9.0, ())
@@ -91,3 +91,31 @@ def test_the_verdict_names_line_owner_and_request(capsys, growing):
     leaked = out.partition("LEAKED")[2]
     assert all(word in leaked for word in ("continuous.py:9 in grow", "r-812", "kv", "4.0 KiB", "OVER THE LIMIT"))
     assert growth_json(verdict.leaks[0])["stack"] == ["continuous.py:9 in grow"]
+
+
+def sampled(snapshot, live, *, used=0):
+    """`snapshot` as a ledger saw it that looks at 1 in 64; the pool counts everything."""
+    slab = SlabState("kv", 8, 4096, tuple((block, "r-1") for block in range(used)))
+    pool = replace(snapshot.pools[0], stats=replace(snapshot.pools[0].stats, live_bytes=live), slabs=(slab,))
+    return replace(snapshot, pools=(pool,), sample_every=64)
+
+
+def test_what_a_sample_missed_is_a_leak_all_the_same(capsys):
+    steady = marks(*(sampled(taken(n), 1000 + 512 * n) for n in range(4)))
+    verdict = judge(steady, limit_bytes=None)
+    assert (verdict.leaks, verdict.unnamed_bytes, verdict.failed) == ((), 1024, True)
+    print_verdict(steady, verdict, num_warm_up=1)
+    out = " ".join(capsys.readouterr().out.split())
+    assert "LEAKED: 1.0 KiB" in out and "1 in 64" in out and "No leak" not in out
+    assert judge(steady, limit_bytes=None, is_idle=False).failed is False
+    once = marks(*(sampled(taken(n), live) for n, live in enumerate((0, 512, 512, 1024))))
+    assert judge(once, limit_bytes=None).failed is False
+    blocks = marks(*(sampled(taken(n), 0, used=n // 3 * 2) for n in range(4)))
+    assert judge(blocks, limit_bytes=None).unnamed_bytes == 8192
+
+
+def test_no_leak_is_not_everything_given_back(capsys):
+    once = marks(taken(0), taken(10, CACHE), taken(20, times(CACHE, 5)), taken(30, times(CACHE, 5)))
+    print_verdict(once, judge(once, limit_bytes=None), num_warm_up=10)
+    out = capsys.readouterr().out
+    assert "No leak: what is held more" in out and "everything" not in out

@@ -60,6 +60,7 @@ def report(marks: Marks, verdict: Verdict, endings: Counter[str], load: Load) ->
         "leaks": [growth_json(change) for change in verdict.leaks],
         "grown": [growth_json(change) for change in verdict.grown],
         "over_limit": list(verdict.over_limit),
+        "unnamed_bytes": verdict.unnamed_bytes,
         "failed": verdict.failed,
         "snapshot": marks.end.to_json(),
     }
