@@ -1,7 +1,9 @@
 """A model written in the other format, and back: the same numbers, or a sentence that says what the format lacks."""
 
+import gc
 import json
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import gguf
 import numpy as np
 import pytest
 
-from aie_loader import Model, load_model, write_tiny_gguf, write_tiny_llama
+from aie_loader import Model, WeightConverter, load_model, write_tiny_gguf, write_tiny_llama
 from aie_loader.byte_level import byte_level_bpe, byte_to_char
 from aie_loader.errors import TokenizerError, UnsupportedModelError
 from aie_loader.export import export_gguf, export_safetensors
@@ -277,6 +279,24 @@ def test_progress_counts_to_the_end(tmp_path: Path) -> None:
     export_gguf(model, tmp_path / "out.gguf", progress=lambda done, total: seen.append((done, total)))
     assert len(seen) == len(model.graph.weights)
     assert sorted(seen) == seen and seen[-1][0] == seen[-1][1] and len({total for _, total in seen}) == 1
+
+
+def test_one_tensor_is_made_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_model(write_tiny_llama(tmp_path / "folder"))
+    convert, made = WeightConverter.convert, []
+
+    def watched(self: WeightConverter, name: str, matrix: Matrix) -> Matrix:
+        gc.collect()
+        alive.append(sum(reference() is not None for reference in made))
+        converted = convert(self, name, matrix)
+        if converted is not matrix:
+            made.append(weakref.ref(converted.data))
+        return converted
+
+    alive: list[int] = []
+    monkeypatch.setattr(WeightConverter, "convert", watched)
+    export_gguf(model, tmp_path / "out.gguf", find_precision("int4"))
+    assert len(made) == 16 and max(alive) <= 1
 
 
 def test_weights_with_a_type_of_their_own_stay(tmp_path: Path) -> None:

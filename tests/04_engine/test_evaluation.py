@@ -1,6 +1,8 @@
 """Divergence and perplexity: by hand, and between models that are the same or nearly so."""
 
+import gc
 import math
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from aie_engine import EngineConfig, GenerateRequest, InvalidInputError, LocalEngine, SamplingParams, memory_need
 from aie_engine.evaluation import Tally, TextRunner, builtin_texts, compare_logits, price_precisions
 from aie_loader import Model, WeightConverter, export_model, find_precision, load_model
+from aie_tensor import Matrix, NativeUnavailableError
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +116,28 @@ def test_an_engine_in_another_precision_says_what_the_written_model_says(
         engine.close()
     assert answers[0] == answers[1] and len(answers[0]) == 12
     assert sizes[0] == sizes[1]
+
+
+def test_one_weight_is_converted_at_a_time(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The native executor packs each and forgets it; the embedding table is copied into the pool."""
+    convert = WeightConverter.convert
+    made: list[weakref.ref[object]] = []
+    alive: list[int] = []
+
+    def watched(self: WeightConverter, name: str, matrix: Matrix) -> Matrix:
+        gc.collect()
+        alive.append(sum(reference() is not None for reference in made))
+        converted = convert(self, name, matrix)
+        made.append(weakref.ref(converted.data))
+        return converted
+
+    monkeypatch.setattr(WeightConverter, "convert", watched)
+    try:
+        runner = TextRunner(model, find_precision("int8"), max_len=16, kernels="native")
+    except NativeUnavailableError as error:
+        pytest.skip(str(error))
+    runner.close()
+    assert len(made) == 16 and max(alive) <= 1
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8", "int4"])

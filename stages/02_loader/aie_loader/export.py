@@ -53,6 +53,8 @@ def export_gguf(
     tensors = written_tensors(model, "gguf", precision)
     if model.format == "gguf":
         metadata = {key: value for key, value in model.metadata.items() if key not in _OF_ONE_FILE}
+        if precision is not None:  # how the blocks were made that are no more
+            metadata = {key: value for key, value in metadata.items() if not key.startswith("quantize.")}
     else:
         metadata = gguf_metadata(config, model.name)
         _check_gguf(config, metadata)

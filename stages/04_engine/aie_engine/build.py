@@ -108,7 +108,12 @@ def _make_assembler(config: EngineConfig, sizes: Sizes, pool: MemoryPool) -> Bat
 def _make_converter(config: EngineConfig, model: Model, report: Report) -> WeightConverter | None:
     if config.precision is None:
         return None
-    return WeightConverter(model.graph, find_precision(config.precision), note=report)
+    converter = WeightConverter(model.graph, find_precision(config.precision), note=report)
+    report(
+        f"Weights in {config.precision}: {converter.nbytes / 1e6:.0f} MB; as the file has them they take "
+        f"{model.weight_bytes / 1e6:.0f} MB."
+    )
+    return converter
 
 
 def _make_executor(
