@@ -155,6 +155,8 @@ CONVS = [
     ("conv2d", (8, 7, 7), (8, 1, 3, 3), {"groups": 8, "padding": (1, 1)}),
     ("conv2d", (64, 5, 5), (33, 64, 1, 1), {"stride": (2, 2)}),
     ("conv2d", (40, 4, 3), (70, 40, 3, 3), {"padding": (1, 1)}),  # longer sums than one chunk
+    ("conv2d", (8, 13, 11), (6, 4, 1, 1), {"groups": 2}),
+    ("conv2d", (8, 3, 3), (6, 8, 1, 1), {"padding": (1, 1)}),
     ("conv1d", (4, 30), (6, 4, 5), {"stride": 2, "padding": 2, "dilation": 2}),
     ("conv1d", (4, 30), (6, 2, 5), {"groups": 2}),
 ]

@@ -218,16 +218,16 @@ class Lowering:
     def _map(self, node: Node) -> None:
         attrs = _attrs(node)
         constant = attrs.get("factor", attrs.get("cap", 1.0))
-        x, out = self.buffer(node.inputs[0]), self.buffer(node.name)
-        self.builder.map(node.op, x, out, self.rows(node.name), constant=constant)
+        x, out = self.as_row(node.inputs[0]), self.as_row(node.name)
+        self.builder.map(node.op, x, out, self.item(node.name)[0], constant=constant)
 
     def _mul(self, node: Node) -> None:
-        a, b = node.inputs
-        self.builder.mul(self.buffer(a), self.buffer(b), self.buffer(node.name), self.rows(node.name))
+        a, b = map(self.as_row, node.inputs)
+        self.builder.mul(a, b, self.as_row(node.name), self.item(node.name)[0])
 
     def _add(self, node: Node) -> None:
-        a, b = node.inputs
-        self.builder.add(self.buffer(a), self.buffer(b), self.buffer(node.name), self.rows(node.name))
+        a, b = map(self.as_row, node.inputs)
+        self.builder.add(a, b, self.as_row(node.name), self.item(node.name)[0])
 
 
 def _first(shape: Shape) -> int | str:

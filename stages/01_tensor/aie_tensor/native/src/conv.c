@@ -35,6 +35,20 @@ static void gather(const Window *w, const float *x, int pixel, float *out) {
         }
 }
 
+/* The patches of a kernel of one element: a column of numbers from each channel. Channel by channel, as they lie. */
+static void gather_points(const Window *w, const float *x, int first, int pixels, float *out) {
+    int places[MAX_ROWS * MOST_TILES], channels = w->channels / w->groups;
+    for (int p = 0; p < pixels; p++)
+        places[p] = (first + p) / w->out_width * w->stride[0] * w->width + (first + p) % w->out_width * w->stride[1];
+    for (int c = 0; c < channels; c++, x += (size_t)w->height * (size_t)w->width)
+        for (int p = 0; p < pixels; p++) out[(size_t)p * (size_t)channels + (size_t)c] = x[places[p]];
+}
+
+static void gather_all(const Window *w, const float *x, int first, int pixels, float *out) {
+    if (w->kernel[0] == 1 && w->kernel[1] == 1 && w->padding[0] == 0 && w->padding[1] == 0) gather_points(w, x, first, pixels, out);
+    else for (int p = 0; p < pixels; p++) gather(w, x, first + p, out + (size_t)p * (size_t)depth(w));
+}
+
 /* y [pixels][stride] -> `count` channels of the output from `channel` on, turned to [channel][pixel] */
 static void store_pixels(const Op *op, const Window *w, const float *y, int stride, int pixels, int channel, int count, float *out) {
     for (int o = 0; o < count; o++) {
@@ -50,7 +64,7 @@ static void convolve(Context *c, const Op *op, int group, int first, int pixels,
     int num_k = depth(w);
     float *patches = c->scratch, *y = patches + (size_t)pixels_per_tile(w) * (size_t)num_k;
     x += (size_t)group * (size_t)(w->channels / w->groups) * (size_t)w->height * (size_t)w->width;
-    for (int p = 0; p < pixels; p++) gather(w, x, first + p, patches + (size_t)p * (size_t)num_k);
+    gather_all(w, x, first, pixels, patches);
     for (int panel = begin; panel < end; panel += TILE_PANELS) {
         int num = end - panel < TILE_PANELS ? end - panel : TILE_PANELS;
         for (int k = 0; k < num_k; k += CHUNK) {
