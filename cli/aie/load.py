@@ -28,6 +28,10 @@ def load(
     ] = None,
     only: Annotated[str, typer.Option(metavar="PREFIX", help="Show only nodes whose names begin so, as blk.0.")] = "",
     unfused: Annotated[bool, typer.Option("--unfused", help="The graph as the file has it, before any pass.")] = False,
+    lenient: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Let a named difference from the format's rules through; may be repeated."),
+    ] = None,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
 ) -> None:
@@ -42,13 +46,13 @@ def load(
     aie load model/ --graph-file layer.svg --only blk.0.
     """
     from aie.assemble import find_model
-    from aie_loader import load_model
+    from aie_loader import find_leniency, load_model
 
     draw = _drawer(graph_file) if graph_file is not None else None
     for path, flag in ((graph_file, "--graph-file"), (json_path, "--json")):
         if path is not None:
             check_writable(path, flag=flag)
-    loaded = load_model(find_model(model))
+    loaded = load_model(find_model(model), lenient=find_leniency(lenient or ()))
     try:
         _show(loaded, unfused, graph, only, tensors, graph_file, draw, json_path)
     finally:

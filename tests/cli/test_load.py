@@ -76,3 +76,13 @@ def test_wrong_use(model: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="whole graph"):
         run(model, "--graph-file", tmp_path / "g.json", "--only", "blk.0.")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_with_something_behind_its_tensors_needs_to_be_allowed(model: Path, tmp_path: Path) -> None:
+    longer = tmp_path / "longer.gguf"
+    longer.write_bytes(model.read_bytes() + b"more")
+    with pytest.raises(InvalidInputError, match="--lenient trailing-bytes"):
+        run(longer)
+    assert "architecture: llama" in run(longer, "--lenient", "trailing-bytes", "--lenient", "holes")
+    with pytest.raises(InvalidInputError, match=r"no difference named 'everything'.* known are duplicate-keys"):
+        run(longer, "--lenient", "everything")

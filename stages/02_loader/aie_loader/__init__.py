@@ -42,7 +42,7 @@ from aie_loader.errors import (
 from aie_loader.evaluation import EVALUATORS, rotate
 from aie_loader.export import export_gguf, export_safetensors
 from aie_loader.export_to import export_model
-from aie_loader.formats import Checkpoint, Leniency, TensorInfo, open_checkpoint
+from aie_loader.formats import STRICT, Checkpoint, Leniency, TensorInfo, find_leniency, open_checkpoint
 from aie_loader.graph import Graph, Node, Shape
 from aie_loader.incremental import IncrementalDecoder
 from aie_loader.known_models import KNOWN_MODELS, KnownModel
@@ -72,6 +72,7 @@ __all__ = [
     "EVALUATORS",
     "KNOWN_MODELS",
     "PRECISIONS",
+    "STRICT",
     "BatchRules",
     "ChatTemplate",
     "ChatTemplateError",
@@ -121,6 +122,7 @@ __all__ = [
     "export_gguf",
     "export_model",
     "export_safetensors",
+    "find_leniency",
     "find_precision",
     "fuse",
     "fuse_qkv",

@@ -5,7 +5,7 @@ worker that computes. `load_tokenizer` reads only headers and small files: for t
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -15,7 +15,9 @@ from aie_loader.chat import ChatTemplate
 from aie_loader.config import ModelConfig
 from aie_loader.errors import ChatTemplateError, MissingFileError, ModelFileError, TokenizerError
 from aie_loader.formats import (
+    STRICT,
     Checkpoint,
+    Leniency,
     open_checkpoint,
     open_gguf,
     read_gguf_header,
@@ -64,9 +66,10 @@ class Model:
         self.graph = Graph(self.graph.inputs, self.graph.nodes, self.graph.outputs)
 
 
-def load_model(path: Path | str) -> Model:
+def load_model(path: Path | str, *, lenient: Collection[Leniency] = STRICT) -> Model:
     """Load a `.gguf` file, a Hugging Face folder (safetensors or `.bin`), or one such file beside its config.json.
 
+    lenient: differences from the formats' rules to let through; the errors say which would help.
     Raises ModelFileError leaves for files that are not what they claim, UnsupportedModelError for features that are
     missing here, TokenizerError where the tokenizer is missing or broken; each names file and thing.
     """
@@ -75,7 +78,7 @@ def load_model(path: Path | str) -> Model:
     kind = _detect_format(path)
     checkpoint: Checkpoint
     if kind == "gguf":
-        checkpoint = open_gguf(path)
+        checkpoint = open_gguf(path, lenient=lenient)
         metadata = checkpoint.metadata
         phases.end("open")
         architecture, config = _config_from_gguf(path, metadata)
@@ -89,7 +92,7 @@ def load_model(path: Path | str) -> Model:
         phases.end("configuration")
         tokenizer, template = _text_from_folder(folder)
         phases.end("tokenizer")
-        checkpoint = open_checkpoint(path)
+        checkpoint = open_checkpoint(path, lenient=lenient)
         phases.end("open")
     _check_vocabulary(path, tokenizer, config)
     config, graph = architecture.build(config, checkpoint.tensors, str(path), is_gguf=kind == "gguf")
@@ -108,11 +111,13 @@ def load_model(path: Path | str) -> Model:
     )
 
 
-def load_tokenizer(path: Path | str) -> tuple[Tokenizer, ChatTemplate | None, ModelConfig]:
+def load_tokenizer(
+    path: Path | str, *, lenient: Collection[Leniency] = STRICT
+) -> tuple[Tokenizer, ChatTemplate | None, ModelConfig]:
     """Tokenizer, chat template and configuration, without touching or mapping any weight."""
     path = Path(path)
     if _detect_format(path) == "gguf":
-        metadata = read_gguf_header(path).metadata
+        metadata = read_gguf_header(path, lenient=lenient).metadata
         config = _config_from_gguf(path, metadata)[1]
         tokenizer, template = _text_from_gguf(path, metadata)
     else:

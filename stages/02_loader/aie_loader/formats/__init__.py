@@ -2,7 +2,7 @@
 
 from aie_loader.formats.checkpoint import Checkpoint, CheckpointFormat, TensorInfo
 from aie_loader.formats.gguf import GGUFHeader, open_gguf, read_gguf_header
-from aie_loader.formats.leniency import STRICT, Leniency
+from aie_loader.formats.leniency import STRICT, Leniency, find_leniency
 from aie_loader.formats.numpy_files import open_npy, open_npz
 from aie_loader.formats.opening import open_checkpoint
 from aie_loader.formats.safetensors import SafetensorsHeader, open_safetensors, read_safetensors_header
@@ -17,6 +17,7 @@ __all__ = [
     "Leniency",
     "SafetensorsHeader",
     "TensorInfo",
+    "find_leniency",
     "open_checkpoint",
     "open_gguf",
     "open_npy",

@@ -8,7 +8,9 @@ sizes, offsets inside the file and limits are what keeps a reader safe.
 from collections.abc import Collection
 from enum import StrEnum
 
-__all__ = ["STRICT", "Leniency", "remedy"]
+from aie_tensor import InvalidInputError
+
+__all__ = ["STRICT", "Leniency", "find_leniency", "remedy"]
 
 
 class Leniency(StrEnum):
@@ -30,6 +32,18 @@ class Leniency(StrEnum):
 STRICT: Collection[Leniency] = frozenset()
 
 
+def find_leniency(names: Collection[str]) -> Collection[Leniency]:
+    """The members of these names. InvalidInputError for an unknown one, listing the known."""
+    known = {str(member) for member in Leniency}
+    for name in names:
+        if name not in known:
+            raise InvalidInputError(
+                f"there is no difference named {name!r} to be lenient about; known are {', '.join(sorted(known))}",
+                param="lenient",
+            )
+    return frozenset(map(Leniency, names))
+
+
 def remedy(leniency: Leniency) -> str:
     """The last part of an error's sentence: how to read such a file all the same."""
-    return f"to read the file all the same, be lenient about '{leniency}'"
+    return f"to read the file all the same, be lenient about '{leniency}' (--lenient {leniency})"
