@@ -32,14 +32,17 @@ def decode(dtype: DType, data: Bytes) -> Floats:
         # A bfloat16 is the upper half of a float32.
         return (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
     if dtype is DType.F4:
-        return small_float_table(dtype)[np.stack([data & 15, data >> 4], axis=-1)].reshape(-1)
+        pairs: Floats = small_float_table(dtype)[np.stack([data & 15, data >> 4], axis=-1)]
+        return pairs.reshape(-1)
     if dtype in _TABLE_TYPES:
         return small_float_table(dtype)[data]
     if dtype is DType.BOOL:
-        return (data != 0).astype(np.float32)
+        bits: Floats = (data != 0).astype(np.float32)
+        return bits
     if dtype.numpy is None or dtype is DType.C64:
         raise InvalidInputError(f"elements of type {dtype.value} cannot be read as float32")
-    return data.view(dtype.numpy).astype(np.float32)
+    floats: Floats = data.view(dtype.numpy).astype(np.float32)
+    return floats
 
 
 def _decode_q8_0(blocks: Bytes) -> Floats:

@@ -61,7 +61,7 @@ def decode_q5_k(blocks: Bytes) -> Floats:
     """[b, 176] → float32 [b, 256]. Bit i of the 32 bytes of fifth bits belongs to sub-block i."""
     levels = _spread(blocks[:, 48:], 32, _NIBBLES, 15).reshape(-1, 8, 32)
     fifth = _spread(blocks[:, 16:48], 32, _BITS, 1).reshape(-1, 8, 32)
-    return _scaled_by_eight(blocks, levels | fifth << 4)
+    return _scaled_by_eight(blocks, (levels | fifth << 4).astype(np.uint8, copy=False))
 
 
 def decode_q6_k(blocks: Bytes) -> Floats:

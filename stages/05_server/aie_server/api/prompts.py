@@ -1,6 +1,7 @@
 """Prompts and messages become token ids that fit into the model's context."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from aie_engine import InvalidInputError, RequestTooLongError
 from aie_server.api.fields import Fields
@@ -145,7 +146,7 @@ def _content(value: object, fields: Fields) -> str:
     return "".join(texts)
 
 
-def _template_kwargs(fields: Fields, config: ServerConfig) -> dict[str, object]:
+def _template_kwargs(fields: Fields, config: ServerConfig) -> dict[str, Any]:
     """Only names from the configuration, only plain values: a template variable can switch anything inside a
     template."""
     given = fields.object("chat_template_kwargs")
