@@ -120,3 +120,32 @@ def test_look_ups_by_token_and_by_position(bench):
     small.builder.embed(quantize(places[:4], DType.F32), small.buffer(width=32), index="positions")
     with pytest.raises(AssertionError, match="positions"):
         small.run([(0, 5)])
+
+
+@pytest.mark.parametrize("iou", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("most", [None, 1, 7, 1 << 40])
+def test_suppression_of_boxes_matches_numpy(native_lib, iou, most):
+    rng = np.random.default_rng(4)
+    corner, size = rng.random((60, 2), dtype=np.float32), rng.random((60, 2), dtype=np.float32) / 3
+    boxes = np.concatenate([corner, corner + size], axis=1)
+    boxes[7] = boxes[3]  # the same box twice, and one that is inside out
+    boxes[9, 2:] = boxes[9, :2] - 1
+    scores = rng.random(60, dtype=np.float32).round(1)  # many of one score
+    scores[[5, 30]] = np.nan
+    assert native_lib.nms(boxes, scores, iou, most).tolist() == ops.nms(boxes, scores, iou, most).tolist()
+
+
+def test_no_boxes(native_lib):
+    assert native_lib.nms(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), 0.5, None).tolist() == []
+
+
+@pytest.mark.parametrize("kind", ["mean", "cls", "max", "last"])
+def test_pooling_of_packed_sequences_at_the_edges(bench, kind):
+    x = np.random.default_rng(5).standard_normal((8, 37), dtype=np.float32)
+    x[2, 3] = np.nan
+    plan = bench(num_threads=3)
+    source, out = plan.buffer(x), plan.buffer(width=37)
+    plan.builder.pool_tokens(source, out, kind)
+    plan.run([(0, 1), (0, 6), (0, 1)])
+    expected = ops.pool_tokens(x, np.array([0, 1, 7, 8]), kind)
+    np.testing.assert_allclose(plan.read(out, 3), expected, rtol=1e-6, atol=1e-6)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aie_engine.errors import UnsupportedOpError
-from aie_engine.executors import NativeStatelessExecutor, StatelessExecutor
+from aie_engine.executors import NativeStatelessExecutor, StatelessExecutor, make_stateless_executor
 from aie_loader import Graph, Node, infer_shapes
 from aie_tensor import InvalidInputError, Matrix, MemoryPool, NativeUnavailableError, native
 
@@ -306,3 +306,19 @@ def test_what_has_no_kernel_is_refused_and_nothing_is_kept(library, node):
     with pytest.raises(UnsupportedOpError, match=node.op):
         NativeStatelessExecutor(dense([node], ("B", 3), ("y",)), library, num_threads=1, pool=pool)
     assert pool.stats().live_bytes == 0
+
+
+def test_the_plain_executor_stands_in_where_a_kernel_is_missing(library):
+    graph = dense([Node("y", "softmax", ("x",), {"axis": 0})], ("B", 3), ("y",))
+    lines = []
+    executor = make_stateless_executor(graph, report=lines.append)
+    assert isinstance(executor, StatelessExecutor) and "NumPy" in lines[-1] and "softmax" in lines[-1]
+    x = np.ones((2, 3), np.float32)
+    np.testing.assert_allclose(executor.run({"x": x})["y"], 0.5)
+    with pytest.raises(UnsupportedOpError, match="softmax"):
+        make_stateless_executor(graph, kernels="native")
+    assert isinstance(make_stateless_executor(graph, kernels="numpy"), StatelessExecutor)
+    fast = make_stateless_executor(dense([Node("y", "relu", ("x",))], ("B", 3), ("y",)), num_threads=1, max_items=1)
+    assert isinstance(fast, NativeStatelessExecutor)
+    np.testing.assert_array_equal(fast.run({"x": x})["y"], x)
+    fast.close()

@@ -9,8 +9,10 @@ lowering_dense.py    operators on images and vectors as entries of a native plan
 lowering.py          those on text, and all of a graph
 native_executor.py   the fast one
 native_stateless.py  the fast one for graphs without a cache
+choosing.py          which of the two runs a graph without a cache
 """
 
+from aie_engine.executors.choosing import make_stateless_executor
 from aie_engine.executors.native_executor import NativeExecutor
 from aie_engine.executors.native_stateless import NativeStatelessExecutor
 from aie_engine.executors.numpy_executor import NumpyExecutor
@@ -24,4 +26,5 @@ __all__ = [
     "NativeStatelessExecutor",
     "NumpyExecutor",
     "StatelessExecutor",
+    "make_stateless_executor",
 ]

@@ -81,7 +81,8 @@ class NativeStatelessExecutor:
     def run(self, inputs: Mapping[str, Any], seq_starts: npt.ArrayLike | None = None) -> dict[str, Any]:
         """The graph's outputs by name. seq_starts [S + 1]: where each packed sequence begins, and the end.
 
-        InvalidInputError as `StatelessExecutor.run`, and for a sequence longer than `max_tokens`.
+        Not to be called by two threads at once. InvalidInputError as `StatelessExecutor.run`, and for a sequence longer
+        than `max_tokens`.
         """
         values = checked_inputs(self._graph, inputs)
         starts = checked_starts(self._graph, values, seq_starts)
