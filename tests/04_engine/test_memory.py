@@ -275,7 +275,7 @@ def test_a_killed_worker_leaves_its_last_memory_events(
         assert last.error is not None and "SIGKILL" in last.error.message
         events = engine.last_memory_events
         assert 0 < len(events) <= 20
-        assert any("r-17" in line and "continuous.py" in line for line in events), events
+        assert any("r-17" in line and "aie_scheduler" in line for line in events), events
         assert events[-1] in caplog.text
         with pytest.raises(EngineDeadError):
             engine.memory()
