@@ -123,6 +123,35 @@ def test_a_template_that_does_not_compile(source: str) -> None:
         "{{ 'a'|indent(10000000000) }}",
         "{{ [1]|tojson(indent=10000000000) }}",
         "{% for i in range(90000) %}{{ 'a' * 1000 }}{% endfor %}",
+        "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x %}{{ n.x }}{{ n.x }}{% endset %}{% endfor %}",
+        "{% macro m(x) %}{{ x }}{{ x }}{% endmacro %}{% set n = namespace(x='a') %}"
+        "{% for i in range(60) %}{% set n.x = m(n.x) %}{% endfor %}",
+        "{% macro m() %}{{ caller() * 2 }}{% endmacro %}{% set n = namespace(x='a') %}"
+        "{% for i in range(60) %}{% set n.x %}{% call m() %}{{ n.x }}{% endcall %}{% endset %}{% endfor %}",
+        "{% set n = namespace(x=1) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x }}",
+        "{% set n = namespace(x=1) %}{% for i in range(60) %}{% set n.x = (n.x, n.x) %}{% endfor %}{{ n.x|string }}",
+        "{% set n = namespace(x=1) %}{% for i in range(60) %}{% set n.x = {1: n.x, 2: n.x} %}{% endfor %}{{ n.x }}",
+        "{% set n = namespace(x=1) %}{% for i in range(60) %}{% set n.x = dict(a=n.x, b=n.x) %}{% endfor %}{{ n.x }}",
+        "{% set n = namespace(x=1) %}{% for i in range(60) %}"
+        "{% set n.x = {1: n.x}.values() %}{% set n.x = [n.x, n.x] %}{% endfor %}",
+        "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = [n.x]|batch(2, n.x) %}{% endfor %}",
+        "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = [n.x]|slice(2, n.x) %}{% endfor %}",
+        "{{ [['a' * 1000] * 1000] * 1000 }}",
+        "{{ ([range(100000)] * 1000)|map('list')|list }}",
+        "{{ ([[1] * 100000] * 1000)|sum(start=[]) }}",
+        "{{ ['a', 'b']|sum(start='') }}",
+        "{{ ('a' * 1000).translate({97: 'b' * 1000000}) }}",
+        "{{ 'a'.encode().ljust(10000000000) }}",
+        "{{ ('a'|attr('ljust'))(10000000000) }}",
+        "{{ (1).to_bytes(10000000000, 'big') }}",
+        "{{ 1|round(1000000000, 'ceil') }}",
+        "{{ [1]|batch(1000000000, 1)|list }}",
+        "{{ [1]|slice(1000000000)|list }}",
+        "{{ lipsum(n=1000000000) }}",
+        "{{ [1]|pprint }}",
+        "{{ ([1] * 1000)|tojson(separators=('x' * 100000, ':')) }}",
+        "{% set n = namespace(x=[1] * 100000) %}{% for i in range(99) %}{% set n.x = [n.x] %}{% endfor %}"
+        "{{ n.x|tojson(indent=16) }}",
     ],
 )
 @pytest.mark.timeout(20)
@@ -130,6 +159,16 @@ def test_no_template_runs_or_grows_without_bound(source: str) -> None:
     limits = RenderLimits(max_chars=1 << 20, max_steps=200_000)
     with pytest.raises(ChatTemplateError):
         ChatTemplate(source, limits=limits).render(USER)
+
+
+def test_lists_that_real_templates_make() -> None:
+    assert render("{% set a, b = (1, [2, {'c': 3}]) %}{{ a in [1, 2] }}{{ b[1].c }}{{ b + [4] }}") == (
+        "True3[2, {'c': 3}, 4]"
+    )
+    assert render("{{ [1, 2, 3]|sum }}{{ [{'n': 2}]|sum(attribute='n') }}{{ 2.567|round(1) }}") == "622.6"
+    assert render("{% for row in [1, 2, 3]|batch(2, 0) %}{{ row }}{% endfor %}") == "[1, 2][3, 0]"
+    assert render("{% for k, v in messages|groupby('role') %}{{ k }}{{ v|length }}{% endfor %}") == "user1"
+    assert render("{{ namespace(a=1) }}{{ (['x' * 70000]|tojson)|length }}") == "<namespace>70004"
 
 
 def test_time_limit() -> None:
