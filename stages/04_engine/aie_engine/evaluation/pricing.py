@@ -19,7 +19,7 @@ from aie_engine.evaluation.running import TextRunner
 from aie_engine.evaluation.texts import builtin_texts
 from aie_engine.executors import KernelKind
 from aie_loader import PRECISIONS, Model, Precision
-from aie_tensor import EnvironmentLacksError
+from aie_tensor import EnvironmentLacksError, InvalidInputError
 
 __all__ = ["Price", "price_precisions"]
 
@@ -86,6 +86,8 @@ class _Pricing:
         encode = model.tokenizer.encode
         encoded = [encode(text, add_special_tokens=True)[:longest] for text in builtin_texts().values()]
         self._texts = [ids for ids in encoded if len(ids) > 1]
+        if not self._texts:
+            raise InvalidInputError(f"The tokenizer of {model.name} makes no tokens of English text.")
         self._model, self._kernels, self._num_threads = model, kernels, num_threads
         self._rounds, self._report, self._arrived = rounds, report, arrived
         self._num_weights = sum(int(np.prod(matrix.shape)) for matrix in model.graph.weights.values())
