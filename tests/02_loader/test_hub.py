@@ -94,6 +94,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         repo, _, rest = path[1:].partition("/resolve/")
         name = rest.partition("/")[2]
+        if name not in self.hub.repos.get(repo, {}):  # the library asks for other things, too
+            self.answer(404, b"")
+            return
         data = self.hub.sends.get(name, self.hub.repos[repo][name])
         start = 0
         if self.hub.has_ranges and (given := self.headers.get("Range")):
