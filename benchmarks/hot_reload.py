@@ -155,20 +155,28 @@ class Look:
         )
 
 
+def processes(pid: int) -> list[psutil.Process]:
+    return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+
+
+def resident(pid: int) -> int:
+    return sum(int(process.memory_info().rss) for process in processes(pid))
+
+
 def look(connection: http.client.HTTPConnection, pid: int) -> Look:
     wait_until_settled(connection)
     lines = call(connection, "GET", "/metrics")[1].decode().splitlines()
     states = {
         state: metric(lines, f'memory_bytes{{model_name="{NAME}",state="{state}"}}') for state in ("live", "mapped")
     }
-    processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    all_of_it = processes(pid)
     return Look(
         int(states["live"]),
         int(states["mapped"]),
-        sum(process.memory_info().rss for process in processes),
-        sum(process.num_threads() for process in processes),
-        sum(process.num_fds() for process in processes),
-        sum(len(process.memory_maps(grouped=False)) for process in processes),
+        resident(pid),
+        sum(process.num_threads() for process in all_of_it),
+        sum(process.num_fds() for process in all_of_it),
+        sum(len(process.memory_maps(grouped=False)) for process in all_of_it),
     )
 
 
@@ -212,21 +220,24 @@ def reloads(
     numbers: range,
     share_broken: float,
     chance: random.Random,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> tuple[Counter[str], list[str]]:
     """(refusals by kind of fault and code, what should have been and was not)."""
     refusals: Counter[str] = Counter()
     wrong = []
-    for number in numbers:
+    for done, number in enumerate(numbers, start=1):
         broken = chance.choice(BROKEN) if chance.random() < share_broken else None
         publisher.publish(number, broken)
         status, data = call(connection, "POST", f"/v2/repository/models/{NAME}/load", {})
         answer = json.loads(data)
         if broken is not None and 400 <= status < 500:
-            refusals[f"{broken.__name__}: {answer['code']}"] += 1
-            if refusals.total() <= len(BROKEN):
+            kind = f"{broken.__name__}: {answer['code']}"
+            if kind not in refusals:
                 print(f"   refused, {broken.__name__}: {answer['error']}", flush=True)
+            refusals[kind] += 1
         elif status != 200 or broken is not None:
             wrong.append(f"version {number} ({broken.__name__ if broken else 'sound'}): {status} {answer}")
+        progress(done)
     return refusals, wrong
 
 
@@ -269,7 +280,13 @@ def measure(options: argparse.Namespace, publisher: Publisher, chance: random.Ra
         client.start()
     began_s = time.perf_counter()
     first = WARM_UP
-    refusals, wrong = reloads(connection, publisher, range(first, first + options.reloads), options.corrupt, chance)
+    numbers = range(first, first + options.reloads)
+
+    def progress(done: int) -> None:
+        if done % max(1, options.reloads // 5) == 0:
+            print(f"   {done} reloads, RSS {resident(pid) / MIB:.1f} MiB", flush=True)
+
+    refusals, wrong = reloads(connection, publisher, numbers, options.corrupt, chance, progress)
     took_s = time.perf_counter() - began_s
     stop.set()
     for client in clients:
