@@ -284,6 +284,18 @@ def test_a_damaged_file_is_fetched_again(hub: FakeHub, tmp_path: Path) -> None:
     assert resolve("org/name", cache=tmp_path) == folder
 
 
+def test_what_a_newer_commit_has_no_longer_goes(hub: FakeHub, tmp_path: Path) -> None:
+    hub.repos["org/name"]["x-Q8_0.gguf"] = b"gguf"
+    pull("org/name:Q8_0", cache=tmp_path)
+    folder = pull("org/name", cache=tmp_path)
+    shards = {f"model-0000{index}-of-00002.safetensors": WEIGHTS[index:] for index in (1, 2)}
+    hub.repos["org/name"] = {"config.json": b"{}", "model.safetensors.index.json": b"{}", **shards}
+    (folder / "config.json").write_bytes(b"damaged")
+    assert pull("org/name", cache=tmp_path) == folder
+    assert names_in(folder) == {*hub.repos["org/name"], "x-Q8_0.gguf", "aie-hub.json"}
+    assert resolve("org/name:Q8_0", cache=tmp_path).is_file()
+
+
 @pytest.mark.parametrize(
     ("changes", "kind", "says"),
     [

@@ -150,6 +150,14 @@ def test_wordpiece(tmp_path: Path, kind: str, place: str) -> None:
         tokenizer.incremental()
 
 
+def test_where_bert_files_say_what_begins_a_text() -> None:
+    keys = bert_metadata()
+    start = keys.pop("tokenizer.ggml.bos_token_id")
+    older = Tokenizer.from_gguf({**keys, "tokenizer.ggml.cls_token_id": start})
+    assert older.encode("the", add_special_tokens=True)[0] == start
+    assert Tokenizer.from_gguf(keys).encode("the", add_special_tokens=True)[0] == 101, "as llama.cpp has it"
+
+
 @pytest.mark.parametrize("kind", ["roberta", "prefixed"])
 def test_byte_level_of_a_folder(tmp_path: Path, kind: str) -> None:
     files = {"vocab.json": "vocab.json", "merges.txt": "merges.txt"}

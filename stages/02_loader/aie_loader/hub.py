@@ -54,6 +54,8 @@ def pull_from_hub(name: HubName, *, report: HubReport, cache: Path | None = None
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(_partial(folder, file), target)
         folder.record(wanted, commit, name)
+        for path in folder.outdated(wanted):
+            path.unlink(missing_ok=True)
         shutil.rmtree(folder.part, ignore_errors=True)
     size = sum(file.size_bytes for file in wanted)
     report("done", size, size)

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -88,9 +88,19 @@ class HubFolder:
             found.append((str(name), self.path / first, sum(sizes[file] for file in files)))
         return found
 
-    def record(self, files: Iterable[HubFile], commit: str, name: HubName) -> None:
+    def outdated(self, files: Sequence[HubFile]) -> list[Path]:
+        """What an earlier commit had and this one, of `files`, has no longer; GGUF files are models of their own."""
+        names = {file.name for file in files}
+        if all(name.lower().endswith(".gguf") for name in names):
+            return []
+        old = (file.name for file in self.files if file.name not in names)
+        return [self.path / name for name in old if not name.lower().endswith(".gguf")]
+
+    def record(self, files: Sequence[HubFile], commit: str, name: HubName) -> None:
         """Write the list, with `files`, which `name` asked for, in place of those of the same path."""
-        merged = {file.name: file for file in self.files} | {file.name: file for file in files}
+        outdated = set(self.outdated(files))
+        kept = {file.name: file for file in self.files if self.path / file.name not in outdated}
+        merged = kept | {file.name: file for file in files}
         document = {
             "name": str(self.name),
             "commit": commit,

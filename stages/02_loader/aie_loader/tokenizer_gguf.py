@@ -20,13 +20,18 @@ __all__ = ["GGUFVocabulary"]
 
 _PREFIX = "tokenizer.ggml."
 _KINDS = {"gpt2": "byte-level BPE", "llama": "SentencePiece BPE", "t5": "SentencePiece unigram", "bert": "WordPiece"}
-# Ids that a kind has where the file names none. The key of the separator is misspelled in the format.
-_KEYS = {"bos": "bos", "eos": "eos", "unknown": "unknown", "separator": "seperator", "padding": "padding"}
+# Keys of ids, the stronger of two later: BERT begins a text with [CLS], for which older files have a key of its own.
+# The key of the separator is misspelled in the format.
+_KEYS = (
+    ("cls", "bos"), ("bos", "bos"), ("eos", "eos"), ("unknown", "unknown"), ("seperator", "separator"),
+    ("padding", "padding"),
+)  # fmt: skip
+# Ids that a kind has where the file names none.
 _DEFAULT_IDS: Mapping[str, Mapping[str, int]] = {
     "gpt2": {},
     "llama": {"bos": 1, "eos": 2, "unknown": 0},
     "t5": {"eos": 1, "unknown": 2, "padding": 0},
-    "bert": {"unknown": 100, "separator": 102, "padding": 0},
+    "bert": {"bos": 101, "unknown": 100, "separator": 102, "padding": 0},
 }
 # Markers that end a turn; older files name only the token that ends the text.
 _END_OF_TURN = frozenset({"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>"})
@@ -61,7 +66,7 @@ class GGUFVocabulary:
         tokens = [text or f"[EMPTY_{index}]" for index, text in enumerate(_strings(metadata, f"{_PREFIX}tokens"))]
         types = _types(metadata, tokens, kind)
         ids = dict(_DEFAULT_IDS[kind])
-        for name, key in _KEYS.items():
+        for key, name in _KEYS:
             given = _token_id(metadata, f"{_PREFIX}{key}_token_id", len(tokens))
             if given is not None:
                 ids[name] = given
