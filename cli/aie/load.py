@@ -10,7 +10,7 @@ import typer
 from aie.console import check_writable, format_bytes, write_file, write_json
 
 if TYPE_CHECKING:
-    from aie_loader import Graph, Model
+    from aie_loader import Graph, Model, Predictor
 
 __all__ = ["load", "register"]
 
@@ -46,13 +46,14 @@ def load(
     aie load model/ --graph-file layer.svg --only blk.0.
     """
     from aie.assemble import find_model
-    from aie_loader import find_leniency, load_model
+    from aie_loader import find_leniency, is_predictor, load_model, load_predictor
 
     draw = _drawer(graph_file) if graph_file is not None else None
     for path, flag in ((graph_file, "--graph-file"), (json_path, "--json")):
         if path is not None:
             check_writable(path, flag=flag)
-    loaded = load_model(find_model(model), lenient=find_leniency(lenient or ()))
+    found, allowed = find_model(model), find_leniency(lenient or ())
+    loaded = (load_predictor if is_predictor(found, lenient=allowed) else load_model)(found, lenient=allowed)
     try:
         _show(loaded, unfused, graph, only, tensors, graph_file, draw, json_path)
     finally:
@@ -60,7 +61,7 @@ def load(
 
 
 def _show(
-    loaded: "Model",
+    loaded: "Model | Predictor",
     unfused: bool,
     graph: bool,
     only: str,
@@ -84,13 +85,12 @@ def _show(
     if graph_file is not None and draw is not None:
         write_file(graph_file, draw(shown, only).encode(), flag="--graph-file")
     if json_path is not None:
-        kv_bytes = _kv_bytes_per_token(loaded)
         document = {
             **facts,
             "weight_bytes": loaded.weight_bytes,
             "load_s": loaded.load_seconds,
             "load_phases_s": dict(loaded.load_phases),
-            "kv_bytes_per_token": kv_bytes,
+            "kv_bytes_per_token": _kv_bytes_per_token(loaded),
             "types": {
                 kind: dict(zip(("tensors", "elements", "bytes"), row, strict=True)) for kind, row in types.items()
             },
@@ -98,9 +98,12 @@ def _show(
         write_json(json_path, document)
 
 
-def _facts(loaded: "Model", fused: "Graph") -> dict[str, object]:
-    from aie_loader import bound_nbytes, lifetimes, plan_memory
+def _facts(loaded: "Model | Predictor", fused: "Graph") -> dict[str, object]:
+    from aie.predictor_facts import predictor_facts
+    from aie_loader import Predictor, bound_nbytes, lifetimes, plan_memory
 
+    if isinstance(loaded, Predictor):
+        return predictor_facts(loaded, fused)
     config = loaded.config
     lives = lifetimes(fused.sorted(), fused.outputs, bound_nbytes(fused, T=_STEP_TOKENS, R=1))
     windows = sum(window is not None for window in config.windows)
@@ -125,7 +128,12 @@ def _facts(loaded: "Model", fused: "Graph") -> dict[str, object]:
     }
 
 
-def _kv_bytes_per_token(loaded: "Model") -> int:
+def _kv_bytes_per_token(loaded: "Model | Predictor") -> int:
+    """0 for a model that keeps no cache, because it does not generate."""
+    from aie_loader import Predictor
+
+    if isinstance(loaded, Predictor):
+        return 0
     config = loaded.config
     return 2 * config.num_layers * config.num_kv_heads * config.head_dim * 4
 

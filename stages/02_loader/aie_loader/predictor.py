@@ -11,7 +11,7 @@ The counterpart for models that generate text is `load_model`. Running the graph
 
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +22,15 @@ from aie_loader.architectures.encoders import ENCODERS, EncoderConfig
 from aie_loader.architectures.labels import Problem
 from aie_loader.architectures.vision import ImageInput, ResNetConfig, is_torchvision_resnet
 from aie_loader.errors import MissingFileError, UnknownArchitectureError, UnsupportedModelError
-from aie_loader.formats import Checkpoint, CheckpointFormat, open_checkpoint, read_gguf_header, read_json_object
+from aie_loader.formats import (
+    STRICT,
+    Checkpoint,
+    CheckpointFormat,
+    Leniency,
+    open_checkpoint,
+    read_gguf_header,
+    read_json_object,
+)
 from aie_loader.formats.source import SourceFile
 from aie_loader.graph import Graph
 from aie_loader.graph_file import GRAPH_FILE
@@ -101,12 +109,17 @@ class Predictor:
 
 
 def load_predictor(
-    path: Path | str, *, head: str | None = None, input_shape: tuple[int, ...] | None = None
+    path: Path | str,
+    *,
+    head: str | None = None,
+    input_shape: tuple[int, ...] | None = None,
+    lenient: Collection[Leniency] = STRICT,
 ) -> Predictor:
     """Load a model folder, or a file of weights.
 
     head: of an encoder, instead of the one that its files name: states, mean, cls, max, pooler, sequence, token.
     input_shape: of one item, such as (3, 224, 224), where no file says it.
+    lenient: differences from the formats' rules to let through; the errors say which would help.
 
     Raises ModelFileError leaves for files that are not what they claim, UnsupportedModelError for features that are
     missing here, UnknownArchitectureError for other kinds of models, TokenizerError where the tokenizer of a model that
@@ -125,7 +138,7 @@ def load_predictor(
     if head is not None and kind not in ENCODERS and not in_gguf:
         raise InvalidInputError(f"{path} is no encoder, so it has no choice of heads", param="head")
     laps.append(time.perf_counter())
-    checkpoint = open_checkpoint(folder if path.name == GRAPH_FILE else path)
+    checkpoint = open_checkpoint(folder if path.name == GRAPH_FILE else path, lenient=lenient)
     laps.append(time.perf_counter())
     if in_gguf:
         metadata = checkpoint.metadata
@@ -160,7 +173,7 @@ def load_predictor(
     )
 
 
-def is_predictor(path: Path | str) -> bool:
+def is_predictor(path: Path | str, *, lenient: Collection[Leniency] = STRICT) -> bool:
     """Whether `load_predictor` is the one to ask, not `load_model`; from small files alone.
 
     A folder or file that neither can load counts as a predictor only if its configuration names one.
@@ -168,7 +181,7 @@ def is_predictor(path: Path | str) -> bool:
     path = Path(path)
     folder = path if path.is_dir() else path.parent
     if path.suffix.lower() == ".gguf":
-        return _says_bert(path)
+        return _says_bert(path, lenient)
     if (folder / GRAPH_FILE).is_file():
         return True
     config = folder / "config.json"
@@ -177,13 +190,13 @@ def is_predictor(path: Path | str) -> bool:
     return path.suffix.lower() in (".pt", ".pth", ".npz", ".ckpt")
 
 
-def _says_bert(path: Path) -> bool:
+def _says_bert(path: Path, lenient: Collection[Leniency]) -> bool:
     """Whether a GGUF file's architecture is BERT. Usually its first key; a whole header has a vocabulary in it."""
     with SourceFile(path) as source:
         head = source.read(0, min(_PEEKED_BYTES, source.size_bytes))
     _, key, rest = head.partition(b"general.architecture")
     if not key:
-        return read_gguf_header(path).metadata.get("general.architecture") == _GGUF
+        return read_gguf_header(path, lenient=lenient).metadata.get("general.architecture") == _GGUF
     name = _GGUF.encode()
     return rest.startswith(struct.pack("<IQ", _GGUF_STRING, len(name)) + name)
 
