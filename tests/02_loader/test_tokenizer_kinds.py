@@ -122,7 +122,9 @@ def test_user_defined_pieces_are_taken_whole() -> None:
     ("changes", "says"),
     [
         ({"scores": None}, "scores is missing"),
-        ({"scores": [0.0]}, "not one number per token"),
+        ({"scores": [0.0]}, "not one finite number per token"),
+        ({"scores": [float("nan")] * 300}, "not one finite number per token"),
+        ({"token_type": [[1]] * 300}, "one number per token"),
         ({"token_type": [1]}, "one number per token"),
         ({"precompiled_charsmap": ["x"]}, "not a list of bytes"),
         ({"precompiled_charsmap": [1, 2, 3]}, "cut short"),

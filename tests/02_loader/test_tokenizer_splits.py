@@ -77,6 +77,7 @@ def test_any_bytes_as_a_sentencepiece_file(raw: bytes, tmp_path_factory: pytest.
         (b"\x0a", "inside a number"),
         (b"\x0a\x03\x0a\x01\xff", "utf-8"),
         (b"", "no pieces"),
+        (b"\x0a\x08\x0a\x01a\x15\x00\x00\x80\x7f", "no finite number"),
         (b"\x0a\x03\x0a\x01a\x12\x02\x18\x03", "word or character model"),
         (b"\x0a\x03\x0a\x01a\x12\x03\xc0\x01\x01", "spaces after words"),
         (b"\x0a\x03\x0a\x01a\x12\x03\xc0\x02\x05", "unknown piece has id 5 of 1"),

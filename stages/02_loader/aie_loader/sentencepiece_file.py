@@ -5,6 +5,7 @@ bytes, or a length and that many bytes, which may be a message again. Every leng
 the enclosing message; nesting is two levels deep, so nothing recurses; unknown fields are skipped.
 """
 
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -51,6 +52,8 @@ def read_sentencepiece(path: Path) -> SentencePieceFile:
                 _read_normalizer(model, value)
     except (ValueError, struct.error) as error:  # UnicodeDecodeError too
         raise MalformedHeaderError(f"{path}: is not a SentencePiece model: {error}") from error
+    if not all(map(math.isfinite, model.scores)):
+        raise MalformedHeaderError(f"{path}: has a piece whose score is no finite number")
     if not model.pieces:
         raise MalformedHeaderError(f"{path}: is not a SentencePiece model: it has no pieces")
     if not 0 <= model.unknown_id < len(model.pieces):

@@ -4,6 +4,7 @@
 "bert" WordPiece. What a key means where it is missing is as llama.cpp has it, the program the format is made for.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -195,7 +196,11 @@ def _types(metadata: Mapping[str, object], tokens: list[str], kind: str) -> list
     if types is None:
         is_byte = [kind == "llama" and len(token) == 6 and token.startswith("<0x") for token in tokens]
         return [PieceType.BYTE if byte else PieceType.NORMAL for byte in is_byte]
-    if not isinstance(types, list | tuple) or len(types) != len(tokens):
+    if (
+        not isinstance(types, list | tuple)
+        or len(types) != len(tokens)
+        or not all(isinstance(each, int) for each in types)
+    ):
         raise TokenizerError(f"{key} must have one number per token", param=key)
     return list(types)
 
@@ -206,9 +211,9 @@ def _scores(metadata: Mapping[str, object], tokens: list[str]) -> list[float]:
     if (
         not isinstance(scores, list | tuple)
         or len(scores) != len(tokens)
-        or not all(isinstance(score, int | float) for score in scores)
+        or not all(isinstance(score, int | float) and math.isfinite(score) for score in scores)
     ):
-        raise TokenizerError(f"{key} is missing or has not one number per token", param=key)
+        raise TokenizerError(f"{key} is missing or has not one finite number per token", param=key)
     return [float(score) for score in scores]
 
 

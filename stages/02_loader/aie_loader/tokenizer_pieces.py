@@ -100,7 +100,8 @@ def wordpiece(
     vocab = {token: index for index, token in enumerate(tokens)}
     if unknown not in vocab:
         raise TokenizerError(f"the vocabulary lacks its token for unknown words, {unknown!r}")
-    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token=unknown, max_input_chars_per_word=100))
+    with library_errors("the vocabulary cannot be used"):
+        tokenizer = Tokenizer(models.WordPiece(vocab, unk_token=unknown, max_input_chars_per_word=100))
     tokenizer.normalizer = normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=splits_chinese, strip_accents=strips_accents, lowercase=lowercase
     )
