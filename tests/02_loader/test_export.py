@@ -18,6 +18,7 @@ from aie_loader.errors import TokenizerError, UnsupportedModelError
 from aie_loader.export import export_gguf, export_safetensors
 from aie_loader.formats import open_safetensors
 from aie_loader.formats.safetensors_writer import write_safetensors
+from aie_loader.gguf_writer import write_gguf
 from aie_loader.precision import find_precision
 from aie_loader.tokenizer_pieces import PieceType, SentencePieceModel, sentencepiece
 from aie_loader.tokenizer_template import SpecialTokens, post_processor
@@ -271,6 +272,47 @@ def test_every_chat_template_survives(tmp_path: Path) -> None:
     ):
         assert other.chat_template is not None
         assert dict(other.chat_template.sources) == dict(model.chat_template.sources)
+
+
+@pytest.mark.parametrize("name", ["F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"])
+def test_small_floats_are_kept_exactly(name: str, tmp_path: Path) -> None:
+    folder = write_tiny_llama(tmp_path / "folder")
+    random, dtype = np.random.default_rng(0), DType[name]
+    tensors = dict(open_safetensors(folder / "model.safetensors"))
+    for key, matrix in tensors.items():
+        if "mlp" in key:
+            raw = random.integers(0, 0x60, matrix.shape, dtype=np.uint8) | random.choice(
+                np.array([0, 128], np.uint8), matrix.shape
+            )
+            raw[raw == 128] = 0  # not a number in two of the types
+            tensors[key] = Matrix(dtype, matrix.shape, raw.reshape(-1))
+    write_safetensors(folder / "model.safetensors", tensors)
+    model = load_model(folder)
+    there = load_model(export_gguf(model, tmp_path / "out.gguf"))
+    again = load_model(export_safetensors(model, tmp_path / "again"))
+    key = "blk.1.ffn_down.weight"
+    assert there.graph.weights[key].dtype is DType.F16 and again.graph.weights[key].dtype is dtype
+    expected = model.graph.weights[key].dequantize()
+    assert np.isfinite(expected).all()
+    np.testing.assert_array_equal(there.graph.weights[key].dequantize(), expected)
+    assert bytes(again.graph.weights[key].data) == bytes(model.graph.weights[key].data)
+
+
+@pytest.mark.parametrize("dtype", [DType.Q4_K, DType.Q6_K, DType.Q5_1])
+def test_blocks_that_we_do_not_make_are_moved(dtype: DType, tmp_path: Path) -> None:
+    """As they are from GGUF to GGUF, by value into safetensors, and in another precision where one is asked for."""
+    source = load_model(write_tiny_gguf(tmp_path / "source.gguf", quant=DType.F32, hidden=256, layers=1))
+    tensors = dict(source.checkpoint)
+    name = "blk.0.ffn_up.weight"
+    raw = np.random.default_rng(0).integers(0, 64, dtype.nbytes(768 * 256), dtype=np.uint8)
+    tensors[name] = Matrix(dtype, (768, 256), raw)
+    model = load_model(write_gguf(tmp_path / "a.gguf", dict(source.metadata), tensors))
+    there = load_model(export_gguf(model, tmp_path / "b.gguf"))
+    assert (there.graph.weights[name].dtype, bytes(there.graph.weights[name].data)) == (dtype, raw.tobytes())
+    folder = load_model(export_safetensors(model, tmp_path / "folder"))
+    np.testing.assert_array_equal(folder.graph.weights[name].array(), tensors[name].dequantize())
+    four = load_model(export_gguf(model, tmp_path / "c.gguf", find_precision("int4")))
+    assert bytes(four.graph.weights[name].data) == bytes(quantize(tensors[name].dequantize(), DType.Q4_1).data)
 
 
 def test_progress_counts_to_the_end(tmp_path: Path) -> None:

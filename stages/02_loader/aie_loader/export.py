@@ -36,7 +36,9 @@ Progress = Callable[[int, int], None]
 
 _KEPT_SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model"})  # of a folder's small files: tokenizer, templates …
 _MAX_KEPT_BYTES = 64 << 20
-_TORCH_NAMES = {DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat16"}
+_TORCH_NAMES = {DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat16",
+                DType.F64: "float64", DType.F8_E4M3: "float8_e4m3fn", DType.F8_E5M2: "float8_e5m2",
+                DType.F8_E4M3FNUZ: "float8_e4m3fnuz", DType.F8_E5M2FNUZ: "float8_e5m2fnuz"}  # fmt: skip
 _OF_ONE_FILE = ("split.no", "split.count", "split.tensors.count", "general.alignment")
 
 

@@ -45,21 +45,25 @@ class Types(Protocol):
 
 
 class AsStored:
-    """The type that the weight has, where the format can hold it: F32 for blocks in safetensors, and for vectors in
-    GGUF, whose readers expect that. Nothing is rounded."""
+    """The type that the weight has, where the format can hold it. Else one that holds every number exactly: F32 for
+    blocks in safetensors, F16 for FP8 in GGUF. Vectors are F32 in GGUF, whose readers expect that."""
 
     def __init__(self, layout: Layout) -> None:
         self._is_gguf = layout == "gguf"
 
     def dtype(self, name: str, matrix: Matrix) -> DType:
-        goes_to_f32 = len(matrix.shape) == 1 if self._is_gguf else matrix.dtype.is_quantized
-        return DType.F32 if goes_to_f32 else matrix.dtype
+        if not self._is_gguf:
+            return DType.F32 if matrix.dtype.is_quantized else matrix.dtype
+        if len(matrix.shape) == 1:
+            return DType.F32
+        return DType.F16 if matrix.dtype.block_bytes == 1 else matrix.dtype
 
     def convert(self, name: str, matrix: Matrix) -> Matrix:
-        if self.dtype(name, matrix) is matrix.dtype:
+        wanted = self.dtype(name, matrix)
+        if wanted is matrix.dtype:
             return matrix
         if len(matrix.shape) == 2:
-            return convert_matrix(matrix, find_precision("fp32"))
+            return convert_matrix(matrix, find_precision("fp16" if wanted is DType.F16 else "fp32"))
         return Matrix.from_array(matrix.dequantize())
 
 
