@@ -170,13 +170,14 @@ class _Pricing:
             yield from TextRunner.pieces(ids[1:])
 
     def _alternate(self, own: TextRunner, runner: TextRunner) -> tuple[float, list[float]]:
-        """The median of a decode step of `own`, and all of `runner`'s, in turns."""
+        """The median of a decode step of `own`, and all of `runner`'s, in turns; who goes first alternates, too."""
         token, position = self._texts[0][0], min(_DECODE_POSITION, self._max_len - 1)
-        pairs = [
-            (own.decode_seconds(token, position), runner.decode_seconds(token, position))
-            for _ in range(_WARM_UP + self._rounds)
-        ][_WARM_UP:]
-        return median(pair[0] for pair in pairs), [pair[1] for pair in pairs]
+        own_s, runner_s = [], []
+        for turn in range(_WARM_UP + self._rounds):
+            both = [(own, own_s), (runner, runner_s)]
+            for which, seconds in both if turn % 2 else both[::-1]:
+                seconds.append(which.decode_seconds(token, position))
+        return median(own_s[_WARM_UP:]), runner_s[_WARM_UP:]
 
 
 class _Kept:
