@@ -172,7 +172,8 @@ class _Pricing:
     def _alternate(self, own: TextRunner, runner: TextRunner) -> tuple[float, list[float]]:
         """The median of a decode step of `own`, and all of `runner`'s, in turns; who goes first alternates, too."""
         token, position = self._texts[0][0], min(_DECODE_POSITION, self._max_len - 1)
-        own_s, runner_s = [], []
+        own_s: list[float] = []
+        runner_s: list[float] = []
         for turn in range(_WARM_UP + self._rounds):
             both = [(own, own_s), (runner, runner_s)]
             for which, seconds in both if turn % 2 else both[::-1]:
