@@ -302,6 +302,7 @@ def test_added_tokens_of_a_folder(tmp_path: Path) -> None:
         ({"vocab.txt": "vocab.txt"}, {"tokenizer_class": "BertTokenizer", "unk_token": "<none>"}, "lacks .*<none>"),
         ({"vocab.txt": "bpe.model"}, {"tokenizer_class": "BertTokenizer"}, "not UTF-8|lacks"),
         ({"tokenizer.model": "bpe.model"}, {"tokenizer_class": "LlamaTokenizer", "bos_token": "<b>"}, None),
+        ({"spiece.model": "unigram.model"}, {"tokenizer_class": "T5Tokenizer", "extra_ids": 10**12}, "at most 10000"),
         ({"vocab.json": "vocab.json", "merges.txt": "vocab.json"}, {"tokenizer_class": "GPT2Tokenizer"}, "not two tok"),
     ],
 )

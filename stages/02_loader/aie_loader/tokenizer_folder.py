@@ -36,7 +36,7 @@ _BYTE_LEVEL = {  # class → how text is split
     "GPT2Tokenizer": "gpt-2", "GPTNeoXTokenizer": "gpt-2", "CodeGenTokenizer": "gpt-2",
     "Qwen2Tokenizer": "qwen2", "RobertaTokenizer": "roberta-bpe", "BartTokenizer": "roberta-bpe",
 }  # fmt: skip
-_T5_EXTRA_IDS = 100
+_T5_EXTRA_IDS, _MAX_EXTRA_IDS = 100, 10_000
 _FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")
 
 
@@ -168,6 +168,8 @@ def _llama(config: FolderConfig, model: SentencePieceModel) -> tokenizers.Tokeni
 def _t5(config: FolderConfig, model: SentencePieceModel) -> tokenizers.Tokenizer:
     given = config.tokenizer.get("extra_ids")
     num_extra = given if isinstance(given, int) else _T5_EXTRA_IDS
+    if not 0 <= num_extra <= _MAX_EXTRA_IDS:
+        raise TokenizerError(f"{config.folder}: extra_ids is {num_extra}; at most {_MAX_EXTRA_IDS} are supported")
     extra = [f"<extra_id_{index}>" for index in reversed(range(num_extra))]
     if extra and extra[0] in model.pieces:
         extra = []
