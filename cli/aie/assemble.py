@@ -45,6 +45,7 @@ def engine_config(settings: ServeSettings, path: Path, name: str, *, share: int 
         model_name=name,
         kernels=settings.kernels,  # type: ignore[arg-type]  # EngineConfig checks the value
         num_threads=threads,
+        lenient=settings.lenient,
         precision=None if settings.quantize == "file" else settings.quantize,
         max_batch_size=settings.max_batch_size,
         max_batch_tokens=settings.max_batch_tokens,

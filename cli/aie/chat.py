@@ -27,6 +27,10 @@ def chat(
     quantize: Annotated[
         str | None, typer.Option(metavar="KIND", help="Precision of the weights, such as int8. [file: as it has them]")
     ] = None,
+    lenient: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Let a named difference from a file format's rules through; repeatable."),
+    ] = None,
     kernels: Annotated[str | None, typer.Option(help="native, numpy or auto.")] = None,
     threads: Annotated[int | None, typer.Option(help="Compute threads.")] = None,
 ) -> None:
@@ -34,7 +38,7 @@ def chat(
     from aie.local import local_model, sampling_of
 
     sampling = sampling_of(max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=0, min_p=0.0, seed=seed)
-    with local_model(model, kernels=kernels, threads=threads, quantize=quantize) as local:
+    with local_model(model, kernels=kernels, threads=threads, quantize=quantize, lenient=lenient) as local:
         template = local.text.chat_template
         if template is None:
             raise InvalidInputError(f"{local.name} has no chat template; use `aie generate`.")

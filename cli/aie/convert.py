@@ -17,6 +17,10 @@ def convert(
         str | None,
         typer.Option(metavar="KIND", help="fp32, fp16, bf16 and, in GGUF, int8 or int4. [as the tensors are stored]"),
     ] = None,
+    lenient: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Let a named difference from a file format's rules through; repeatable."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a model that is at OUT already.")] = False,
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
 ) -> None:
@@ -36,7 +40,7 @@ def convert(
     precision = None if dtype is None else find_precision(dtype, param="--dtype")
     if json_path is not None:
         check_writable(json_path)
-    loaded = open_language_model(model)
+    loaded = open_language_model(model, lenient)
     try:
         document = {"model": str(loaded.path), **export(loaded, out, precision, force=force)}
     finally:

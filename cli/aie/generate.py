@@ -27,6 +27,10 @@ def generate(
     quantize: Annotated[
         str | None, typer.Option(metavar="KIND", help="Precision of the weights, such as int8. [file: as it has them]")
     ] = None,
+    lenient: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Let a named difference from a file format's rules through; repeatable."),
+    ] = None,
     kernels: Annotated[str | None, typer.Option(help="native, numpy or auto.")] = None,
     threads: Annotated[int | None, typer.Option(help="Compute threads.")] = None,
 ) -> None:
@@ -42,7 +46,7 @@ def generate(
     )
     if not prompt:
         raise InvalidInputError("The prompt is empty; give at least one character.", param="prompt")
-    with local_model(model, kernels=kernels, threads=threads, quantize=quantize) as local:
+    with local_model(model, kernels=kernels, threads=threads, quantize=quantize, lenient=lenient) as local:
         if chat:
             template = local.text.chat_template
             if template is None:

@@ -1,6 +1,6 @@
 """An engine in this process for commands that need no server, and text out of its tokens."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +70,7 @@ def local_model(
     kernels: str | None,
     threads: int | None,
     quantize: str | None = None,
+    lenient: Sequence[str] | None = None,
     max_batch_size: int = 1,
     memdebug: bool = False,
     kv_memory: str | None = None,
@@ -80,6 +81,7 @@ def local_model(
             "kernels": kernels,
             "threads": threads,
             "quantize": quantize,
+            "lenient": tuple(lenient) if lenient else None,
             "max_batch_size": max_batch_size,
             "memdebug": memdebug or None,
             "kv_memory": kv_memory,
@@ -89,7 +91,7 @@ def local_model(
     shown = served_name(name) if name else served_name(path)
     engine = LocalEngine(engine_config(settings, path, shown), report=note)
     try:
-        yield LocalModel(shown, path, engine, load_text_model(path))
+        yield LocalModel(shown, path, engine, load_text_model(path, lenient=settings.lenient))
     finally:
         engine.close()
 

@@ -1,7 +1,7 @@
 """`aie quantize`: a model in another precision, and what each precision costs."""
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,6 +32,10 @@ def quantize(
     check: Annotated[
         bool, typer.Option("--check", help="Measure what it costs: with --out of what was written, else of every kind.")
     ] = False,
+    lenient: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Let a named difference from a file format's rules through; repeatable."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a model that is at PATH already.")] = False,
     tokens: Annotated[
         int | None, typer.Option(min=2, help="For --check: most tokens of each of the five texts. [all, some 400]")
@@ -64,7 +68,7 @@ def quantize(
     precision = None if to is None else find_precision(to, param="--to")
     if json_path is not None:
         check_writable(json_path)
-    loaded = open_language_model(model)
+    loaded = open_language_model(model, lenient)
     try:
         document: dict[str, object] = {"model": str(loaded.path)}
         if precision is not None and out is not None:
@@ -78,16 +82,16 @@ def quantize(
         loaded.close()
 
 
-def open_language_model(name: str | None) -> "Model":
+def open_language_model(name: str | None, lenient: Sequence[str] | None = None) -> "Model":
     """InvalidInputError for a model that does not generate: those have no writer yet."""
     from aie.assemble import find_model
     from aie_engine import InvalidInputError
-    from aie_loader import is_predictor, load_model
+    from aie_loader import find_leniency, is_predictor, load_model
 
-    path = find_model(name)
-    if is_predictor(path):
+    path, allowed = find_model(name), find_leniency(lenient or ())
+    if is_predictor(path, lenient=allowed):
         raise InvalidInputError(f"{path} is an encoder or a classifier; only language models can be written.")
-    return load_model(path)
+    return load_model(path, lenient=allowed)
 
 
 def export(loaded: "Model", out: Path, precision: "Precision | None", *, force: bool) -> dict[str, object]:

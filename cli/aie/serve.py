@@ -63,6 +63,10 @@ def serve(
             metavar="KIND", help="Weights as fp32, fp16, bf16, int8, int8-64, int8-row or int4. [file: as it has them]"
         ),
     ] = None,
+    lenient: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Let a named difference from a file format's rules through; repeatable."),
+    ] = None,
     api_key: Annotated[
         str | None, typer.Option(help="Ask for `Authorization: Bearer KEY`. Better given as AIE_API_KEY.")
     ] = None,
@@ -110,6 +114,7 @@ def serve(
         "workers": workers,
         "kernels": kernels,
         "quantize": quantize,
+        "lenient": tuple(lenient) if lenient else None,
         "max_batch_size": max_batch_size,
         "max_batch_tokens": max_batch_tokens,
         "max_queue": max_queue,

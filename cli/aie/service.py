@@ -157,7 +157,7 @@ class _Preparation:
 
     def __call__(self, version: ModelVersion) -> PreparedModel:
         config = self._config(version)
-        text = load_text_model(version.path)
+        text = load_text_model(version.path, lenient=self._settings.lenient)
         golden = read_golden(version.golden)
 
         def start() -> ServedModel:

@@ -43,6 +43,7 @@ class ServeSettings:
     workers: int = 1  # 0: engine in a thread of the server process
     kernels: str = "auto"  # auto | native | numpy
     quantize: str = "file"  # precision of the weights, such as int8; file: as the model file has them
+    lenient: tuple[str, ...] = ()  # differences from a file format's rules to let through
     max_batch_size: int = 64  # requests in one step
     max_batch_tokens: int = 512  # tokens in one step, prefill and decode together
     max_queue: int = 256  # requests waiting before 503

@@ -17,7 +17,7 @@ from aie_engine.params import SamplingParams
 from aie_engine.protocol import EngineInfo
 from aie_engine.requests import GenerateRequest
 from aie_engine.sizing import Sizes, available_cores, choose_sizes
-from aie_loader import Model, WeightConverter, find_precision, fuse, load_model
+from aie_loader import Model, WeightConverter, find_leniency, find_precision, fuse, load_model
 from aie_scheduler import BlockAllocator, ContinuousBatcher, SchedulerConfig
 from aie_tensor import MemoryPool, NativeUnavailableError, native
 
@@ -47,7 +47,7 @@ def build_engine(config: EngineConfig, report: Report, *, worker: str = "engine"
     """
     began = time.perf_counter()
     with ExitStack() as cleanup:  # what was built so far, should the next thing fail
-        model = load_model(config.model_path)
+        model = load_model(config.model_path, lenient=find_leniency(config.lenient))
         cleanup.callback(model.close)
         name = config.model_name or model.name
         memory = EngineMemory(config, model=name, worker=worker)

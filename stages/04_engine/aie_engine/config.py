@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from aie_loader import find_precision
+from aie_loader import find_leniency, find_precision
 from aie_tensor import InvalidInputError
 
 __all__ = ["EngineConfig", "KernelChoice"]
@@ -22,6 +22,7 @@ class EngineConfig:
     model_name: str | None = None  # the name to serve; None: as the model file says
     kernels: KernelChoice = "auto"  # auto: native where a C compiler exists, else NumPy
     num_threads: int | None = None  # None: the cores this process may use
+    lenient: tuple[str, ...] = ()  # differences from the format's rules to let through (`aie_loader.Leniency`)
     precision: str | None = None  # of the weights, such as int8 (`aie_loader.precision`); None: as the file has them
     max_batch_size: int = 64  # requests running at once
     max_batch_tokens: int = 512  # tokens computed in one step, prefill and decode together
@@ -40,6 +41,7 @@ class EngineConfig:
         for field in ("model_path", "memory_log", "memory_ring"):
             if getattr(self, field) is not None:
                 object.__setattr__(self, field, Path(getattr(self, field)))
+        find_leniency(self.lenient)
         if self.precision is not None:
             find_precision(self.precision)
         if self.kernels not in ("auto", "native", "numpy"):

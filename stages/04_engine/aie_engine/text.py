@@ -1,9 +1,10 @@
 """The text side of a model: what the HTTP front needs to turn messages into token ids and back, without its weights."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from aie_loader import ChatTemplate, ModelConfig, Tokenizer, load_tokenizer
+from aie_loader import ChatTemplate, ModelConfig, Tokenizer, find_leniency, load_tokenizer
 
 __all__ = ["ChatTemplate", "ModelConfig", "TextModel", "Tokenizer", "load_text_model"]
 
@@ -18,8 +19,8 @@ class TextModel:
     config: ModelConfig
 
 
-def load_text_model(path: Path | str) -> TextModel:
-    """Reads headers and tokenizer only. Raises the loader's errors."""
-    tokenizer, chat_template, config = load_tokenizer(path)
+def load_text_model(path: Path | str, *, lenient: Collection[str] = ()) -> TextModel:
+    """Reads headers and tokenizer only; lenient: names of differences to let through. Raises the loader's errors."""
+    tokenizer, chat_template, config = load_tokenizer(path, lenient=find_leniency(lenient))
     where = Path(path).resolve()
     return TextModel(where.name if where.is_dir() else where.stem, tokenizer, chat_template, config)
