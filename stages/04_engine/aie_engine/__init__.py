@@ -12,6 +12,7 @@ Layout, each line built on those above it:
     sizing, build                        a configuration into a core that is ready
     streams, registry, local             the engine in a thread of this process
     frames, recorder, worker, client     the engine in a process of its own, behind a pipe
+    predictors/                          models that answer at once: dynamic batches, in a thread or in N processes
     start, text                          what the stages above call first
     need, golden, garbage                before a model is loaded, before it serves, and after it has gone
 
@@ -24,13 +25,34 @@ from aie_engine.build import EngineParts, Report, build_engine
 from aie_engine.client import WorkerEngine
 from aie_engine.config import EngineConfig
 from aie_engine.demo_model import demo_model
-from aie_engine.errors import EngineDeadError, ModelCheckError, UnsupportedOpError
+from aie_engine.errors import (
+    DeadlinePassedError,
+    EngineDeadError,
+    ModelCheckError,
+    PredictionFailedError,
+    RequestCancelledError,
+    UnsupportedOpError,
+)
 from aie_engine.garbage import collect_closed_engines
 from aie_engine.golden import Golden, check_engine, read_golden
 from aie_engine.local import LocalEngine
 from aie_engine.need import MemoryNeed, available_memory_bytes, memory_need
 from aie_engine.params import SamplingParams
 from aie_engine.predicting import GraphRunner, embed_texts, predict_ids, predict_texts
+from aie_engine.predictors import (
+    ArrayInfo,
+    BatchFacts,
+    LocalPredictor,
+    PredictFuture,
+    Prediction,
+    PredictorClient,
+    PredictorConfig,
+    PredictorInfo,
+    PredictorStats,
+    PredictRequest,
+    WorkerPredictor,
+    WorkerStats,
+)
 from aie_engine.protocol import EngineClient, EngineInfo
 from aie_engine.requests import ErrorInfo, FinishReason, GenerateRequest, TokenEvent, TokenLogprobs
 from aie_engine.sizing import available_cores
@@ -44,6 +66,9 @@ from aie_tensor import AieError, EnvironmentLacksError, InvalidInputError, run_p
 
 __all__ = [
     "AieError",
+    "ArrayInfo",
+    "BatchFacts",
+    "DeadlinePassedError",
     "EngineClient",
     "EngineConfig",
     "EngineDeadError",
@@ -58,11 +83,21 @@ __all__ = [
     "GraphRunner",
     "InvalidInputError",
     "LocalEngine",
+    "LocalPredictor",
     "MemoryNeed",
     "ModelCheckError",
     "ModelVersion",
+    "PredictFuture",
+    "PredictRequest",
+    "Prediction",
+    "PredictionFailedError",
+    "PredictorClient",
+    "PredictorConfig",
+    "PredictorInfo",
+    "PredictorStats",
     "QueueFullError",
     "Report",
+    "RequestCancelledError",
     "RequestTooLongError",
     "SamplingParams",
     "TextModel",
@@ -71,6 +106,8 @@ __all__ = [
     "TokenStream",
     "UnsupportedOpError",
     "WorkerEngine",
+    "WorkerPredictor",
+    "WorkerStats",
     "available_cores",
     "available_memory_bytes",
     "build_engine",

@@ -9,7 +9,6 @@ import itertools
 import logging
 import multiprocessing
 import queue
-import signal
 import threading
 import time
 from collections.abc import Mapping
@@ -24,6 +23,7 @@ from aie_engine import frames
 from aie_engine.build import Report
 from aie_engine.config import EngineConfig
 from aie_engine.errors import EngineDeadError, rebuild
+from aie_engine.processes import EXIT_TIMEOUT_S, ending
 from aie_engine.protocol import EngineInfo
 from aie_engine.recorder import FlightRecorder
 from aie_engine.registry import StreamRegistry
@@ -35,7 +35,6 @@ from aie_tensor import AieError
 
 __all__ = ["WorkerEngine"]
 
-_EXIT_TIMEOUT_S = 2.0  # from a closed pipe to the process's end
 _ANSWER_TIMEOUT_S = 1.0  # a step is far shorter
 _MEMORY_TIMEOUT_S = 10.0  # a snapshot walks over every block
 _RETRY_AFTER_S = 1.0
@@ -167,7 +166,7 @@ class WorkerEngine:
 
     def _release(self) -> None:
         """Reap a process that has ended or is about to, and close what belongs to it."""
-        self._process.join(_EXIT_TIMEOUT_S)
+        self._process.join(EXIT_TIMEOUT_S)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
@@ -226,10 +225,10 @@ class WorkerEngine:
             return self._death_reason
         if self._is_closed:
             return "The engine was closed."
-        ending = _ending(self._process)
-        _log.error("the engine's worker (pid %d) %s", self._pid, ending)
+        how = ending(self._process)
+        _log.error("the engine's worker (pid %d) %s", self._pid, how)
         self._tell_last_events()
-        return f"The engine's worker {ending}."
+        return f"The engine's worker {how}."
 
     def _tell_last_events(self) -> None:
         """What the dead worker did with memory last, from the file that outlived it."""
@@ -257,19 +256,5 @@ def _await_ready(pipe: Connection, process: BaseProcess, report: Report | None, 
                 case frames.StartFailed(message, code, status, exit_code):
                     raise rebuild(message, code=code, status=status, exit_code=exit_code)
     except (EOFError, OSError):
-        raise EngineDeadError(f"The engine's worker {_ending(process)} before it was ready.") from None
+        raise EngineDeadError(f"The engine's worker {ending(process)} before it was ready.") from None
     raise EngineDeadError("The engine's worker was not ready in time.")
-
-
-def _ending(process: BaseProcess) -> str:
-    """How a process whose pipe is closed came to its end."""
-    process.join(_EXIT_TIMEOUT_S)
-    code = process.exitcode
-    if code is None:
-        return "closed its pipe"
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"

@@ -2,19 +2,31 @@
 
     AieError
     ├── EngineDeadError         503  exit 1   the worker is gone or gave up; another attempt later may work
+    ├── PredictionFailedError   500  exit 1   the model could not compute this one input
+    ├── RequestCancelledError   499  exit 1   who asked for a prediction no longer wants it
+    ├── DeadlinePassedError     504  exit 1   a prediction was not there in time
     └── InvalidInputError
         ├── UnsupportedOpError  400  exit 2   the model's graph has an operator that these kernels do not know
         └── ModelCheckError     400  exit 2   the model loads, but what it answers is wrong
 
 and those of earlier stages that pass through: `QueueFullError` (503), `RequestTooLongError` (400), loader errors. An
 error raised in a worker process is rebuilt in the front process by `rebuild`. What goes wrong with a single request
-after it was accepted is never an exception but its last event.
+after it was accepted is never an exception but its last event; with a prediction, what its future raises.
 """
 
 from aie_engine.requests import ErrorInfo
 from aie_tensor import AieError, EnvironmentLacksError, InvalidInputError
 
-__all__ = ["EngineDeadError", "ModelCheckError", "UnsupportedOpError", "error_info", "rebuild"]
+__all__ = [
+    "DeadlinePassedError",
+    "EngineDeadError",
+    "ModelCheckError",
+    "PredictionFailedError",
+    "RequestCancelledError",
+    "UnsupportedOpError",
+    "error_info",
+    "rebuild",
+]
 
 
 class EngineDeadError(AieError):
@@ -26,6 +38,26 @@ class EngineDeadError(AieError):
     def __init__(self, message: str, *, retry_after_s: float | None = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class PredictionFailedError(AieError):
+    """The model raised, or gave no numbers, for one input also when computed alone. Its batch-mates are not touched."""
+
+    code = "prediction_failed"
+
+
+class RequestCancelledError(AieError):
+    """`PredictFuture.cancel` was called before the result was there."""
+
+    status = 499
+    code = "cancelled"
+
+
+class DeadlinePassedError(AieError):
+    """The request's deadline passed before its result was there."""
+
+    status = 504
+    code = "deadline_exceeded"
 
 
 class UnsupportedOpError(InvalidInputError):

@@ -5,13 +5,11 @@ front process is gone, and so is this one, at once if it cooperates and by force
 """
 
 import contextlib
-import ctypes
 import logging
 import os
 import queue
 import random
 import signal
-import sys
 import threading
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -23,6 +21,7 @@ from aie_engine import frames
 from aie_engine.build import EngineParts, build_engine
 from aie_engine.config import EngineConfig
 from aie_engine.loop import Command, EngineLoop, Inbox
+from aie_engine.processes import set_title
 from aie_engine.requests import TokenEvent
 from aie_engine.stats import EngineStats
 from aie_tensor import AieError
@@ -30,7 +29,6 @@ from aie_tensor import AieError
 __all__ = ["worker_main"]
 
 _GRACE_S = 5.0  # for the running step, once the front is gone
-_PR_SET_NAME = 15
 
 _log = logging.getLogger("aie.engine")
 
@@ -40,7 +38,7 @@ def worker_main(connection: Connection, config_bytes: bytes, index: int) -> None
     # Ctrl-C in a terminal reaches every process of the group. Only the front decides when the work is over.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    _set_title(f"aie-engine-{index}")
+    set_title(f"aie-engine-{index}")
     config = frames.decode_config(config_bytes)
     config = replace(config, seed=config.seed + index)
     random.seed(config.seed)
@@ -126,9 +124,3 @@ class _Worker:
                 return lambda core: self._send(frames.Answer(number, memory=self._snapshot()))
             case _:
                 return None
-
-
-def _set_title(title: str) -> None:
-    """What `ps -o comm` and `top` show; only Linux can be asked for that without another library."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_NAME, title.encode(), 0, 0, 0)

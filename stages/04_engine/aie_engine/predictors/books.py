@@ -1,0 +1,118 @@
+"""What the front keeps books of: open requests, batches, lanes, and how many of what there have been."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from aie_engine.predictors.protocol import PredictorStats, WorkerStats
+from aie_engine.predictors.requests import PredictFuture
+from aie_engine.predictors.runner import BatchResult, Item
+
+__all__ = ["Batch", "Counts", "Lane", "LaneBook", "Member"]
+
+
+@dataclass(eq=False, slots=True)
+class Member:
+    """One open request."""
+
+    request_id: str
+    item: Item
+    future: PredictFuture
+    arrival_s: float
+    deadline_s: float | None
+
+
+@dataclass(eq=False, slots=True)
+class Batch:
+    """Requests that are computed together."""
+
+    members: list[Member]
+    reason: str
+    padding_share: float
+    cut_s: float
+    num_deaths: int = 0  # of workers that had it
+
+
+class Lane(Protocol):
+    """Computes one batch at a time, and tells the front of the end by `finish` or `lose`."""
+
+    @property
+    def index(self) -> int: ...
+
+    def start(self, batch: Batch) -> None:
+        """Called by the front's thread, without its lock. Does not raise."""
+        ...
+
+
+@dataclass(slots=True)
+class LaneBook:
+    """What the front knows of a lane."""
+
+    is_ready: bool = True
+    batch: Batch | None = None  # under way
+    batches: int = 0
+    rows: int = 0
+    compute_s: float = 0.0
+
+    def add(self, batch: Batch, result: BatchResult) -> None:
+        """Its batch is computed."""
+        self.batch = None
+        self.batches += 1
+        self.rows += len(batch.members)
+        self.compute_s += result.compute_s
+
+    def stats(self, index: int) -> WorkerStats:
+        """All of it as one value; what only the lane knows is 0."""
+        busy = self.batch is not None
+        return WorkerStats(index, 0, self.is_ready, busy, self.batches, self.rows, self.compute_s, restarts=0)
+
+
+@dataclass(slots=True)
+class Counts:
+    """Since the start."""
+
+    done: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    expired: int = 0
+    refused: int = 0
+    batches: int = 0
+    rows: int = 0
+    padding: float = 0.0
+    pre_s: float = 0.0
+    compute_s: float = 0.0
+    resent: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def add(self, batch: Batch, result: BatchResult) -> None:
+        """One more batch is computed."""
+        self.batches += 1
+        self.rows += len(batch.members)
+        self.reasons[batch.reason] += 1
+        self.padding += batch.padding_share
+        self.pre_s += result.pre_s
+        self.compute_s += result.compute_s
+
+    def stats(
+        self, *, waiting: int, running: int, max_batch_size: int, workers: Iterable[WorkerStats]
+    ) -> PredictorStats:
+        """All of it as one value."""
+        return PredictorStats(
+            num_waiting=waiting,
+            num_running=running,
+            num_done=self.done,
+            num_failed=self.failed,
+            num_cancelled=self.cancelled,
+            num_expired=self.expired,
+            num_refused=self.refused,
+            batches=self.batches,
+            rows=self.rows,
+            reasons=dict(self.reasons),
+            padding_share=self.padding / self.batches if self.batches else 0.0,
+            pre_s=self.pre_s,
+            compute_s=self.compute_s,
+            max_batch_size=max_batch_size,
+            resent_batches=self.resent,
+            workers=tuple(workers),
+        )

@@ -1,0 +1,45 @@
+"""Everything a predictor can be told, as one frozen value that also travels to its worker processes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from aie_engine.config import KernelChoice
+from aie_scheduler import DEFAULT_BUCKET_EDGES
+from aie_tensor import InvalidInputError
+
+__all__ = ["PredictorConfig"]
+
+
+@dataclass(frozen=True)
+class PredictorConfig:
+    """Raises `InvalidInputError` naming the field when a value makes no sense."""
+
+    model_path: Path  # as `aie_loader.load_predictor` takes it
+    model_name: str | None = None  # the name to serve; None: as the model file says
+    head: str | None = None  # of an encoder: states, mean, cls, …; None: as its files say
+    input_shape: tuple[int, ...] | None = None  # of one item, where no file says it
+    kernels: KernelChoice = "auto"  # auto: native where a C compiler exists, else NumPy
+    num_threads: int | None = None  # of all workers together; None: the cores this process may use
+    max_batch_size: int = 32  # requests in a batch
+    max_batch_tokens: int = 4096  # of texts: tokens in a batch, and in the longest text
+    max_wait_ms: float = 5.0  # how long the first of a batch waits for company
+    bucket_edges: tuple[int, ...] = DEFAULT_BUCKET_EDGES  # tokens: longest text of each length bucket
+    max_queue: int = 1024  # requests that may wait before submit refuses
+    memdebug: bool = False  # record where every allocation came from
+    memdebug_sample: int = 1  # of so many allocations one is recorded; with `memdebug`
+    warm_up: bool = True  # run a small batch before the first request
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model_path", Path(self.model_path))
+        if self.kernels not in ("auto", "native", "numpy"):
+            raise InvalidInputError(f"kernels must be auto, native or numpy, not {self.kernels!r}.", param="kernels")
+        for field in ("max_batch_size", "max_batch_tokens", "max_queue", "memdebug_sample", "num_threads"):
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise InvalidInputError(f"{field} must be at least 1, not {value}.", param=field)
+        if self.max_batch_tokens < self.max_batch_size:
+            raise InvalidInputError(
+                f"max_batch_tokens ({self.max_batch_tokens}) must be at least max_batch_size ({self.max_batch_size}): "
+                "every text has at least one token.",
+                param="max_batch_tokens",
+            )

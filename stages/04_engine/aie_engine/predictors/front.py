@@ -1,0 +1,273 @@
+"""The batcher in front: it alone sees all requests, and gives whole batches to whoever can compute one.
+
+    submit ─▶ checked ─▶ DynamicBatcher ─▶ batch ─▶ idle lane with the least work ─▶ results ─▶ futures
+
+A lane is whatever computes one batch at a time: the model in this process, or a worker process. A batch is cut only
+when a lane is idle, since whoever comes in the meantime may still join it.
+
+Exactly once: a request is open from `submit` until somebody takes it out of `_open`, under the lock. Whoever does
+resolves its future: a result, a cancel, a deadline, a dead worker, the end. All the others find it gone.
+"""
+
+import heapq
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from aie_engine.errors import DeadlinePassedError, EngineDeadError, RequestCancelledError
+from aie_engine.predictors.books import Batch, Counts, Lane, LaneBook, Member
+from aie_engine.predictors.checking import checked_item
+from aie_engine.predictors.protocol import PredictorInfo, PredictorStats, WorkerStats
+from aie_engine.predictors.requests import BatchFacts, PredictFuture, Prediction, PredictRequest
+from aie_engine.predictors.runner import BatchResult, Item
+from aie_scheduler import DynamicBatcher, Request
+from aie_tensor import AieError, InvalidInputError
+
+__all__ = ["BatchFront"]
+
+_log = logging.getLogger("aie.engine")
+
+
+class BatchFront:
+    """Thread-safe. `run` in one thread; or `step` by hand, on a clock of one's own."""
+
+    def __init__(
+        self, info: PredictorInfo, batcher: DynamicBatcher, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._info = info
+        self._batcher = batcher
+        self._clock = clock
+        self._changed = threading.Condition(threading.Lock())
+        self._lanes: dict[int, Lane] = {}
+        self._books: dict[int, LaneBook] = {}
+        self._open: dict[str, Member] = {}
+        self._deadlines: list[tuple[float, int, Member]] = []
+        self._again: deque[Batch] = deque()  # whose worker died
+        self._counts = Counts()
+        self._num_submitted = 0
+        self._dead_reason: str | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether `submit` may succeed."""
+        return self._dead_reason is None
+
+    def set_lanes(self, lanes: Sequence[Lane]) -> None:
+        """Once, before `run`. All are idle."""
+        self._lanes = {lane.index: lane for lane in lanes}
+        self._books = {lane.index: LaneBook() for lane in lanes}
+
+    def submit(self, request: PredictRequest) -> PredictFuture:
+        """Take a request in, or raise what `PredictorClient.submit` promises and keep nothing."""
+        try:
+            item, length = checked_item(self._info, request)
+            return self._join(request, item, length)
+        except AieError:
+            with self._changed:
+                self._counts.refused += 1
+            raise
+
+    def run(self) -> None:
+        """Until `end`. What goes wrong in here ends the predictor, and everybody is told."""
+        try:
+            while self._dead_reason is None:
+                self.step()
+                with self._changed:
+                    # Looked at again under the lock: what came since the step must not be slept through.
+                    wait_s = self._patience_s(self._clock())
+                    if self._dead_reason is None and (wait_s is None or wait_s > 0):
+                        self._changed.wait(wait_s)
+        except BaseException as error:
+            _log.exception("the predictor's front failed")
+            self.end(f"The predictor failed: {type(error).__name__}: {error}")
+
+    def step(self) -> None:
+        """Expire who is late, and hand out batches for as long as there are a ripe one and an idle lane."""
+        while True:
+            with self._changed:
+                now = self._clock()
+                expired = self._take(self._due(now))
+                chosen = self._choose(now, expired)
+                self._counts.expired += len(expired)
+            for member in expired:
+                member.future.resolve(DeadlinePassedError(f"the deadline of {member.request_id} has passed"))
+            if chosen is None:
+                return
+            chosen[0].start(chosen[1])
+
+    def is_running(self, lane: Lane, batch: Batch) -> bool:
+        """Whether `lane` is to compute `batch`; not if it was lost in the meantime."""
+        with self._changed:
+            return self._books[lane.index].batch is batch
+
+    def finish(self, lane: Lane, batch: Batch, result: BatchResult) -> None:
+        """A batch is computed."""
+        assert len(result.items) == len(batch.members), (len(result.items), len(batch.members))
+        with self._changed:
+            self._books[lane.index].add(batch, result)
+            self._counts.add(batch, result)
+            own = {id(member) for member in self._take(batch.members)}
+            pairs = [pair for pair in zip(batch.members, result.items, strict=True) if id(pair[0]) in own]
+            num_failed = sum(isinstance(outputs, AieError) for _, outputs in pairs)
+            self._counts.failed += num_failed
+            self._counts.done += len(pairs) - num_failed
+            self._changed.notify_all()
+        for member, outputs in pairs:
+            if isinstance(outputs, AieError):
+                member.future.resolve(outputs)
+                continue
+            facts = BatchFacts(
+                len(batch.members),
+                batch.reason,
+                batch.cut_s - member.arrival_s,
+                result.compute_s,
+                result.pre_s,
+                batch.padding_share,
+                lane.index,
+            )
+            member.future.resolve(Prediction(outputs, facts))
+
+    def lose(self, lane: Lane, reason: str) -> None:
+        """A worker is dead. Its batch goes to another once; a batch that meets a second death fails."""
+        with self._changed:
+            book = self._books[lane.index]
+            batch, book.batch, book.is_ready = book.batch, None, False
+            failed: list[Member] = []
+            if batch is not None:
+                if batch.num_deaths == 0 and self._dead_reason is None:
+                    self._again.append(replace(batch, num_deaths=1))
+                    self._counts.resent += 1
+                else:
+                    failed = self._take(batch.members)
+                    self._counts.failed += len(failed)
+            self._changed.notify_all()
+        for member in failed:
+            member.future.resolve(EngineDeadError(f"{reason} It was computing this request."))
+
+    def revive(self, lane: Lane) -> None:
+        """A worker is there again."""
+        with self._changed:
+            self._books[lane.index].is_ready = True
+            self._changed.notify_all()
+
+    def end(self, reason: str) -> None:
+        """No more requests; those that wait fail. Batches under way may still finish."""
+        with self._changed:
+            if self._dead_reason is None:
+                self._dead_reason = reason
+            running = {id(member) for book in self._books.values() if book.batch for member in book.batch.members}
+            failed = self._take([member for member in self._open.values() if id(member) not in running])
+            self._again.clear()
+            self._counts.failed += len(failed)
+            self._changed.notify_all()
+        for member in failed:
+            member.future.resolve(EngineDeadError(reason))
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Until no batch is under way; False after `timeout_s`."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not any(book.batch for book in self._books.values()), timeout_s)
+
+    def stats(self, workers: Callable[[WorkerStats], WorkerStats] = lambda worker: worker) -> PredictorStats:
+        """Figures of now. workers: adds what only the lanes know, such as process ids."""
+        with self._changed:
+            return self._counts.stats(
+                waiting=self._batcher.stats().num_waiting + sum(len(batch.members) for batch in self._again),
+                running=sum(len(book.batch.members) for book in self._books.values() if book.batch is not None),
+                max_batch_size=self._info.max_batch_size,
+                workers=[workers(book.stats(index)) for index, book in self._books.items()],
+            )
+
+    def _join(self, request: PredictRequest, item: Item, length: int) -> PredictFuture:
+        now = self._clock()
+        with self._changed:
+            if self._dead_reason is not None:
+                raise EngineDeadError(self._dead_reason)
+            if request.request_id in self._open:
+                raise InvalidInputError(f"request id {request.request_id!r} is in use", param="request_id")
+            self._batcher.add(
+                Request(
+                    request_id=request.request_id,
+                    prompt_len=length,
+                    max_tokens=1,
+                    priority=request.priority,
+                    arrival_s=now,
+                    deadline_s=request.deadline_s,
+                )
+            )
+            future = PredictFuture(request.request_id, self._cancel)
+            member = Member(request.request_id, item, future, now, request.deadline_s)
+            self._open[request.request_id] = member
+            if request.deadline_s is not None:
+                heapq.heappush(self._deadlines, (request.deadline_s, self._num_submitted, member))
+            self._num_submitted += 1
+            self._changed.notify_all()
+        return future
+
+    def _cancel(self, future: PredictFuture) -> bool:
+        with self._changed:
+            member = self._open.get(future.request_id)
+            if member is None or member.future is not future or not self._take([member]):
+                return False
+            self._counts.cancelled += 1
+        return future.resolve(RequestCancelledError(f"the request {future.request_id} was cancelled"))
+
+    def _take(self, members: Iterable[Member]) -> list[Member]:
+        """Those of `members` that were open, and no longer are: the caller resolves them. Under the lock."""
+        taken: list[Member] = []
+        for member in members:
+            if self._open.get(member.request_id) is member:
+                del self._open[member.request_id]
+                self._batcher.cancel(member.request_id)  # does nothing for one that is computed
+                taken.append(member)
+        return taken
+
+    def _due(self, now: float) -> list[Member]:
+        due: list[Member] = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            due.append(heapq.heappop(self._deadlines)[2])
+        return due
+
+    def _choose(self, now: float, expired: list[Member]) -> tuple[Lane, Batch] | None:
+        """A batch, and the idle lane that has worked least. Who expired in the batcher joins `expired`."""
+        idle = [index for index, book in self._books.items() if book.is_ready and book.batch is None]
+        if not idle or self._dead_reason is not None:
+            return None
+        batch = self._again_batch() or self._cut(now, expired)
+        if batch is None:
+            return None
+        index = min(idle, key=lambda index: (self._books[index].compute_s, index))
+        self._books[index].batch = batch
+        return self._lanes[index], batch
+
+    def _again_batch(self) -> Batch | None:
+        while self._again:
+            batch = self._again.popleft()
+            batch.members = [member for member in batch.members if self._open.get(member.request_id) is member]
+            if batch.members:
+                return batch
+        return None
+
+    def _cut(self, now: float, expired: list[Member]) -> Batch | None:
+        plan = self._batcher.schedule(now)
+        if plan is None:
+            return None
+        expired += self._take([self._open[request_id] for request_id in plan.expired if request_id in self._open])
+        names = [chunk.request_id for chunk in plan.chunks]
+        if not names:
+            return None
+        self._batcher.update(plan, names)  # the batcher's part is done; the next batch may be cut while this one runs
+        cut = self._batcher.last_cut
+        assert cut is not None, "a batch has been cut"
+        return Batch([self._open[name] for name in names], cut.reason.value, cut.padding_share, now)
+
+    def _patience_s(self, now: float) -> float | None:
+        """How long nothing can happen unless somebody calls; None: for ever."""
+        moments = [self._deadlines[0][0]] if self._deadlines else []
+        if any(book.is_ready and book.batch is None for book in self._books.values()):
+            ripe_s = now if self._again else self._batcher.next_deadline(now)
+            moments += [] if ripe_s is None else [ripe_s]
+        return max(0.0, min(moments) - now) if moments else None

@@ -1,0 +1,110 @@
+"""What every predictor offers, whether its model runs in a thread of this process or in processes of its own."""
+
+from collections.abc import Mapping
+from typing import Literal, Protocol
+
+import msgspec
+
+from aie_engine.predictors.requests import PredictFuture, PredictRequest
+
+__all__ = ["ArrayInfo", "PredictorClient", "PredictorInfo", "PredictorStats", "WorkerStats"]
+
+
+class ArrayInfo(msgspec.Struct, frozen=True):
+    """An input or output of one item."""
+
+    name: str
+    shape: tuple[int, ...]  # without the batch axis; -1 for an axis that differs from item to item, such as tokens
+    dtype: str  # NumPy's name
+    limit: int | None = None  # of indices: they lie below it
+    is_optional: bool = False  # zeros where it is not given
+
+
+class PredictorInfo(msgspec.Struct, frozen=True):
+    """What does not change while a predictor lives."""
+
+    name: str
+    architecture: str
+    inputs: tuple[ArrayInfo, ...]
+    outputs: tuple[ArrayInfo, ...]
+    output: str  # what the first output is, as `aie_loader.Predictor.output` says: embedding, logits, …
+    labels: tuple[str, ...]
+    problem: str | None  # how logits are to be read: single_label, multi_label, regression
+    max_length: int | None  # longest text in tokens, special ones included; None: no text
+    reads_text: bool  # items are texts, as token ids
+    max_batch_size: int
+    max_queue: int
+    kernels: Literal["native", "numpy"]
+    num_threads: int  # of each worker
+    num_workers: int = 1
+    load_s: float = 0.0  # loading, packing and warming up, of one worker
+    weight_bytes: int = 0  # as stored in the file
+
+
+class WorkerStats(msgspec.Struct, frozen=True, array_like=True):
+    """One worker since the predictor's start."""
+
+    index: int
+    pid: int  # 0 while there is no process
+    is_ready: bool  # can be given a batch, now or after the one under way
+    is_busy: bool
+    batches: int
+    rows: int  # requests in them
+    compute_s: float
+    restarts: int
+
+
+class PredictorStats(msgspec.Struct, frozen=True, array_like=True):
+    """`num_waiting` and `num_running` are of now; the rest counts from the start of the predictor."""
+
+    num_waiting: int = 0
+    num_running: int = 0  # in batches under way
+    num_done: int = 0
+    num_failed: int = 0
+    num_cancelled: int = 0
+    num_expired: int = 0
+    num_refused: int = 0  # by a full queue, a closed predictor, or a bad input
+    batches: int = 0
+    rows: int = 0  # requests in them
+    reasons: dict[str, int] = {}  # batches by why they were cut; msgspec copies the default
+    padding_share: float = 0.0  # mean over batches of what a rectangle would have wasted
+    pre_s: float = 0.0
+    compute_s: float = 0.0
+    max_batch_size: int = 1
+    resent_batches: int = 0  # after their worker died
+    workers: tuple[WorkerStats, ...] = ()
+
+    @property
+    def mean_batch_size(self) -> float:
+        """Requests per batch."""
+        return self.rows / self.batches if self.batches else 0.0
+
+    @property
+    def utilisation(self) -> float:
+        """Mean part of `max_batch_size` that was filled, 0 to 1."""
+        return self.mean_batch_size / self.max_batch_size
+
+
+class PredictorClient(Protocol):
+    """Thread-safe. Everything above the engine sees only this."""
+
+    @property
+    def info(self) -> PredictorInfo: ...
+
+    @property
+    def is_alive(self) -> bool: ...
+
+    def submit(self, request: PredictRequest) -> PredictFuture:
+        """Queue a request. Raises `InvalidInputError` (400) for inputs that the model cannot take, `QueueFullError`
+        and `EngineDeadError` (503) before anything is queued; whatever goes wrong later is what the future raises."""
+        ...
+
+    def stats(self) -> PredictorStats: ...
+
+    def memory(self) -> Mapping[str, object]:
+        """What each process that computes holds, by its name: `MemorySnapshot.to_json()` of stage 1."""
+        ...
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Finish the batches under way, fail all who wait, release everything. A second call does nothing."""
+        ...

@@ -1,0 +1,164 @@
+"""N worker processes as one predictor. The batcher stays in front, in this process: it alone sees all requests.
+
+Each worker has a model of its own. The pages of the mapped file are shared by all; what a worker packs for its kernels
+is not, so that N workers hold N copies of the packed weights (`memory()` says how many bytes that is). CPU threads are
+divided: the native kernels of each worker get their share.
+"""
+
+import atexit
+import logging
+import threading
+import time
+from collections.abc import Mapping
+
+import msgspec
+
+from aie_engine.build import Report
+from aie_engine.errors import EngineDeadError
+from aie_engine.predictors.batching import make_batcher
+from aie_engine.predictors.books import Batch
+from aie_engine.predictors.config import PredictorConfig
+from aie_engine.predictors.front import BatchFront
+from aie_engine.predictors.lane import ProcessLane
+from aie_engine.predictors.protocol import PredictorInfo, PredictorStats, WorkerStats
+from aie_engine.predictors.requests import PredictFuture, PredictRequest
+from aie_engine.predictors.runner import BatchResult
+from aie_engine.sizing import available_cores
+from aie_tensor import InvalidInputError
+
+__all__ = ["WorkerPredictor"]
+
+_CLOSED = "The predictor was closed."
+_MEMORY_TIMEOUT_S = 10.0  # a batch may be long, and a snapshot walks over every block
+_PAUSE_S = 0.1  # before the first restart of a worker
+
+_log = logging.getLogger("aie.engine")
+
+
+class WorkerPredictor:
+    """A `PredictorClient`. The constructor starts all workers and returns when they are ready.
+
+    report: takes lines for a person to read meanwhile. Raises what loading raises in a worker, rebuilt here, and
+    `EngineDeadError` for one that dies before it is ready or is not ready within `start_timeout_s`.
+    """
+
+    def __init__(
+        self,
+        config: PredictorConfig,
+        num_workers: int = 1,
+        report: Report | None = None,
+        *,
+        start_timeout_s: float = 600.0,
+        pause_s: float = _PAUSE_S,
+    ) -> None:
+        if num_workers < 1:
+            raise InvalidInputError(f"there must be at least 1 worker, not {num_workers}", param="num_workers")
+        num_threads = max(1, (config.num_threads or available_cores()) // num_workers)
+        self._lanes = [
+            ProcessLane(config, i, self, num_threads=num_threads, start_timeout_s=start_timeout_s, pause_s=pause_s)
+            for i in range(num_workers)
+        ]
+        self._close_lock = threading.Lock()
+        self._is_closed = False
+        self._gone: set[int] = set()
+        self._info = self._start(report)
+        self._front = BatchFront(self._info, make_batcher(config, self._info))
+        self._front.set_lanes(self._lanes)
+        for lane in self._lanes:
+            lane.serve()
+        self._thread = threading.Thread(target=self._front.run, name="aie-predict-front", daemon=True)
+        self._thread.start()
+        # A worker ignores SIGTERM, with which multiprocessing would end it at exit, and then wait for it forever.
+        atexit.register(self.close)
+
+    @property
+    def info(self) -> PredictorInfo:
+        return self._info
+
+    @property
+    def is_alive(self) -> bool:
+        return self._front.is_alive
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Of the workers; 0 for one that is being started again."""
+        return tuple(lane.pid for lane in self._lanes)
+
+    def submit(self, request: PredictRequest) -> PredictFuture:
+        return self._front.submit(request)
+
+    def stats(self) -> PredictorStats:
+        return self._front.stats(self._with_process)
+
+    def memory(self) -> Mapping[str, object]:
+        """Each worker answers between two batches. Raises `EngineDeadError` for one that does not within 10 s."""
+        if self._is_closed:
+            raise EngineDeadError(_CLOSED)
+        asked = {f"predict-{lane.index}": lane.ask() for lane in self._lanes}
+        until_s = time.monotonic() + _MEMORY_TIMEOUT_S
+        try:
+            return {name: answer.result(max(0.0, until_s - time.monotonic())) for name, answer in asked.items()}
+        except TimeoutError:
+            raise EngineDeadError(
+                f"A worker of the predictor did not say what it holds within {_MEMORY_TIMEOUT_S:g} s."
+            ) from None
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Workers that do not end within `timeout_s` are killed, and what they were computing fails."""
+        with self._close_lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            atexit.unregister(self.close)
+            until_s = time.monotonic() + timeout_s
+            self._front.end(_CLOSED)
+            self._thread.join()
+            self._front.wait_idle(timeout_s)
+            self._stop(until_s)
+
+    def is_running(self, lane: ProcessLane, batch: Batch) -> bool:
+        """A lane asks."""
+        return self._front.is_running(lane, batch)
+
+    def finish(self, lane: ProcessLane, batch: Batch, result: BatchResult) -> None:
+        """A lane tells."""
+        self._front.finish(lane, batch, result)
+
+    def lose(self, lane: ProcessLane, reason: str) -> None:
+        """A lane tells."""
+        self._front.lose(lane, reason)
+
+    def revive(self, lane: ProcessLane) -> None:
+        """A lane tells."""
+        self._front.revive(lane)
+
+    def give_up(self, lane: ProcessLane, reason: str) -> None:
+        """A lane tells. Without the last of them nobody is left to compute."""
+        self._gone.add(lane.index)
+        if len(self._gone) == len(self._lanes):
+            self._front.end(reason)
+
+    def _start(self, report: Report | None) -> PredictorInfo:
+        try:
+            for lane in self._lanes:
+                lane.launch()
+            infos = [lane.await_ready(report) for lane in self._lanes]
+        except BaseException:  # Ctrl-C too: the workers ignore it
+            for lane in self._lanes:
+                lane.kill()
+                lane.release()
+            raise
+        return msgspec.structs.replace(infos[0], num_workers=len(self._lanes))
+
+    def _stop(self, until_s: float) -> None:
+        for lane in self._lanes:
+            lane.stop()
+        for lane in self._lanes:
+            if not lane.join(max(0.0, until_s - time.monotonic())):
+                _log.warning("worker %d of the predictor (pid %d) does not end and is killed", lane.index, lane.pid)
+                lane.kill()
+                lane.join(timeout_s=10.0)
+
+    def _with_process(self, worker: WorkerStats) -> WorkerStats:
+        lane = self._lanes[worker.index]
+        return msgspec.structs.replace(worker, pid=lane.pid, restarts=lane.num_restarts)
