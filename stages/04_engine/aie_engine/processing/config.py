@@ -1,0 +1,101 @@
+"""`processing.toml` beside a model: what happens before and after it, as lists of steps.
+
+    text = [{step = "strip"}, {step = "unicode", form = "NFC"}, {step = "collapse"}]
+    image = [{step = "resize", shortest = 256}, {step = "crop", height = 224, width = 224}, {step = "scale"}]
+    row = [{step = "fill", with = [0]}, {step = "standardise", mean = [2.5], std = [1.2]}]
+    output = [{step = "softmax"}, {step = "top_k", k = 3}]
+
+Each list replaces what follows from the model's own files (`steps_of`); one that is left out does not. Steps run in the
+order of the list. An unknown key, step or value is an error that names it.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from aie_engine.processing.image import Crop, ImageStep, Mode, Resize, Scale
+from aie_engine.processing.image import Normalise as NormaliseImage
+from aie_engine.processing.outputs import Normalise, OutputStep, Pool, Sigmoid, Softmax, TopK
+from aie_engine.processing.rows import RowStep
+from aie_engine.processing.text import TextStep
+from aie_loader import Predictor
+from aie_tensor import InvalidInputError
+
+__all__ = ["PROCESSING_FILE", "ProcessingError", "Steps", "read_steps", "steps_of"]
+
+PROCESSING_FILE: Final = "processing.toml"
+_MAX_BYTES: Final = 1 << 20
+_TOP_K: Final = 5  # as classifiers of images are usually judged
+_SHORTEST: Final = 256 / 224  # of the crop's side, as image classifiers are usually evaluated
+
+
+class ProcessingError(InvalidInputError):
+    """`processing.toml` is not what it must be; the message names file, key and rule."""
+
+    code = "invalid_processing"
+
+
+class Steps(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    text: tuple[TextStep, ...] = ()
+    image: tuple[ImageStep, ...] = ()
+    row: tuple[RowStep, ...] = ()
+    output: tuple[OutputStep, ...] = ()
+    mode: Mode = "RGB"  # of images, after decoding: colours, grey, or colours and transparency
+    labels: tuple[str, ...] = ()  # in the order of the scores
+
+
+def read_steps(folder: Path, defaults: Steps) -> Steps:
+    """`defaults`, and in their place what `processing.toml` in `folder` says, if there is one. Raises
+    `ProcessingError`."""
+    path = folder / PROCESSING_FILE
+    try:
+        if not path.is_file():
+            return defaults
+        if path.stat().st_size > _MAX_BYTES:
+            raise ProcessingError(f"{path} has more than {_MAX_BYTES} bytes")
+        given = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ProcessingError(f"{path} cannot be read: {error}") from None
+    try:
+        steps = msgspec.convert(given, Steps)
+    except msgspec.ValidationError as error:
+        raise ProcessingError(f"{path}: {error}") from None
+    _check_order(steps, path)
+    return msgspec.structs.replace(defaults, **{name: getattr(steps, name) for name in given})
+
+
+def steps_of(predictor: Predictor) -> Steps:
+    """What follows from the model's files alone.
+
+    Texts go to the tokenizer as they are. Images: the shortest side to 8/7 of the crop, the centre, 0…1, mean and std
+    of the model. Outputs: softmax or sigmoid as the model's problem says, the best five labels; a vector per token
+    becomes their normalised mean.
+    """
+    image: tuple[ImageStep, ...] = ()
+    mode: Mode = "RGB"
+    if (wanted := predictor.image) is not None:
+        resize = Resize(height=wanted.height, width=wanted.width)
+        if wanted.height == wanted.width:
+            resize = Resize(shortest=round(wanted.height * _SHORTEST))
+        image = (resize, Crop(wanted.height, wanted.width), Scale(), NormaliseImage(wanted.mean, wanted.std))
+        mode = "L" if wanted.channels == 1 else "RGBA" if wanted.channels == 4 else "RGB"
+    outputs: dict[str | None, tuple[OutputStep, ...]] = {
+        "single_label": (Softmax(), TopK(_TOP_K)),
+        "multi_label": (Sigmoid(), TopK(_TOP_K)),
+    }
+    output = outputs.get(predictor.problem, ())
+    if predictor.output == "token_states":
+        output = (Pool(), Normalise())
+    return Steps(image=image, mode=mode, output=output, labels=predictor.labels)
+
+
+def _check_order(steps: Steps, path: Path) -> None:
+    """Pillow resizes bytes, not floats; and there is one answer."""
+    kinds = [type(step) for step in steps.image]
+    floats = [index for index, kind in enumerate(kinds) if kind in (Scale, NormaliseImage)]
+    if Resize in kinds and floats and len(kinds) - 1 - kinds[::-1].index(Resize) > floats[0]:
+        raise ProcessingError(f"{path}: in image, resize must come before scale and normalise")
