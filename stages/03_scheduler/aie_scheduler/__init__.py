@@ -3,11 +3,13 @@
 Layout, each line built on those above it:
 
     errors, config                       what is refused; the limits
-    request, plan, protocol              what goes in, what comes out, the life of a step
-    blocks, queue, deadlines             who holds which KV block, who waits, who runs out of time
+    request, cut, plan, protocol         what goes in, what comes out and why, the life of a step
+    fair, lane, queue                    whose turn it is: by priority, by fair share, by age
+    blocks, deadlines                    who holds which KV block, who runs out of time
     base                                 taking in, forgetting, counting: the same for all schedulers
     passthrough, continuous              one request at a time; requests that join and leave at every step
-    buckets, dynamic                     whole requests, gathered by size and waiting time
+    gaps, buckets, dynamic, static       whole requests, gathered by size and waiting time
+    factory                              one configuration value chooses the scheduler
     workload, report, simulator          the real schedulers on a virtual clock
     measure, live, timeline              what it costs, what it brings here, what it looks like
 
@@ -15,10 +17,12 @@ It may import the errors of stage 1, and no array code: neither NumPy nor stage 
 """
 
 from aie_scheduler.blocks import BlockAllocator, BlockObserver
-from aie_scheduler.config import DEFAULT_BUCKET_EDGES, SchedulerConfig
+from aie_scheduler.config import DEFAULT_BUCKET_EDGES, Buckets, Padding, Policy, SchedulerConfig
 from aie_scheduler.continuous import ContinuousBatcher
-from aie_scheduler.dynamic import BatchCut, CutReason, DynamicBatcher
+from aie_scheduler.cut import BatchCut, CutReason
+from aie_scheduler.dynamic import DynamicBatcher
 from aie_scheduler.errors import BlockDoubleFreeError, OutOfBlocksError, QueueFullError, RequestTooLongError
+from aie_scheduler.factory import make_scheduler
 from aie_scheduler.passthrough import PassThrough
 from aie_scheduler.plan import ScheduledChunk, SchedulerStats, StepPlan
 from aie_scheduler.protocol import Scheduler
@@ -26,6 +30,7 @@ from aie_scheduler.queue import BoundedQueue
 from aie_scheduler.report import Percentiles, SimulationReport
 from aie_scheduler.request import Request, SequenceState, SequenceStatus
 from aie_scheduler.simulator import CostModel, simulate
+from aie_scheduler.static import StaticBatcher
 from aie_scheduler.workload import SimulatedRequest, Workload
 
 __all__ = [
@@ -35,13 +40,16 @@ __all__ = [
     "BlockDoubleFreeError",
     "BlockObserver",
     "BoundedQueue",
+    "Buckets",
     "ContinuousBatcher",
     "CostModel",
     "CutReason",
     "DynamicBatcher",
     "OutOfBlocksError",
+    "Padding",
     "PassThrough",
     "Percentiles",
+    "Policy",
     "QueueFullError",
     "Request",
     "RequestTooLongError",
@@ -53,7 +61,9 @@ __all__ = [
     "SequenceStatus",
     "SimulatedRequest",
     "SimulationReport",
+    "StaticBatcher",
     "StepPlan",
     "Workload",
+    "make_scheduler",
     "simulate",
 ]

@@ -10,6 +10,7 @@ from aie_scheduler.blocks import BlockAllocator
 from aie_scheduler.config import SchedulerConfig
 from aie_scheduler.deadlines import DeadlineHeap
 from aie_scheduler.errors import RequestTooLongError
+from aie_scheduler.fair import FairShare
 from aie_scheduler.plan import ScheduledChunk, SchedulerStats, StepPlan
 from aie_scheduler.queue import BoundedQueue, DrainRate
 from aie_scheduler.request import Request, SequenceState, SequenceStatus
@@ -21,14 +22,20 @@ __all__ = ["SchedulerBase", "chunk_of"]
 class SchedulerBase(ABC):
     """Book-keeping around the decision. Single-threaded: the engine's loop owns it."""
 
-    def __init__(self, config: SchedulerConfig, *, allocator: BlockAllocator | None = None) -> None:
+    def __init__(
+        self, config: SchedulerConfig, *, allocator: BlockAllocator | None = None, generates: bool = True
+    ) -> None:
+        """`generates`: requests decode until they are named as finished; else one step is all, and no block is kept."""
         self.config = config
+        self._generates = generates
         self.allocator = allocator if allocator is not None else BlockAllocator(config.num_blocks)
         assert self.allocator.num_blocks == config.num_blocks, (self.allocator.num_blocks, config.num_blocks)
         self._states: dict[str, SequenceState] = {}
-        self._waiting = BoundedQueue(config.max_queue)
+        self._fair = FairShare()
+        self._waiting = self._queue()
         self._deadlines = DeadlineHeap()
         self._drain_rate = DrainRate()
+        self._draining = False
         self._num_arrivals = 0
         self._num_preemptions = 0
         self._num_steps = 0
@@ -54,6 +61,7 @@ class SchedulerBase(ABC):
         self._num_arrivals += 1
         self._states[state.request_id] = state
         self._deadlines.add(state)
+        self._fair.join(state)
         self._waiting.push(state)
 
     def cancel(self, request_id: str) -> bool:
@@ -70,7 +78,9 @@ class SchedulerBase(ABC):
         return True
 
     def update(self, plan: StepPlan, finished: Collection[str]) -> None:
-        """Record a plan as computed, then release those in `finished` (of this plan or not)."""
+        """Record a plan as computed, then release those in `finished` (of this plan or not); predictions end by it."""
+        if not self._generates:
+            finished = {chunk.request_id for chunk in plan.chunks} | {*finished}
         stale: set[str] = set()
         states = self._states
         for chunk in plan.chunks:
@@ -85,6 +95,15 @@ class SchedulerBase(ABC):
         for request_id in finished:
             if request_id not in stale:
                 self.cancel(request_id)
+
+    def drain(self) -> None:
+        """No more requests will come. Who waits for company stops waiting; the others take no notice."""
+        self._draining = True
+
+    @property
+    def num_free(self) -> int:
+        """How many more requests may wait."""
+        return self._waiting.num_free
 
     def next_deadline(self, now: float) -> float | None:
         """`now` while there is work: every call of `schedule` then has something to do."""
@@ -119,8 +138,19 @@ class SchedulerBase(ABC):
             raise InvalidInputError("the prompt is empty", param="prompt")
         if request.max_tokens < 1:
             raise InvalidInputError(f"max_tokens must be at least 1, not {request.max_tokens}", param="max_tokens")
+        if not self._generates:
+            self._check_whole(request)
+            return
         self._check_context(request)
         self._check_blocks(request)
+
+    def _check_whole(self, request: Request) -> None:
+        limit = min(self.config.max_batch_tokens, self.config.max_seq_len)
+        if request.prompt_len > limit:
+            raise RequestTooLongError(
+                f"the prompt has {request.prompt_len} tokens, but a batch of whole requests holds {limit}",
+                param="prompt",
+            )
 
     def _check_context(self, request: Request) -> None:
         limit, prompt, wanted = self.config.max_seq_len, request.prompt_len, request.max_tokens
@@ -146,8 +176,27 @@ class SchedulerBase(ABC):
                 param="prompt" if config.blocks_for(request.prompt_len) > config.num_blocks else "max_tokens",
             )
 
+    def _queue(self) -> BoundedQueue:
+        """A waiting room that looks at this scheduler's fair share."""
+        return BoundedQueue(self.config.max_queue, fair=self._fair, max_bypass=self.config.max_bypass)
+
+    def _begin(self, state: SequenceState, num_blocks: int) -> None:
+        """From waiting to running: its client is charged for the prompt (once), and it gets its blocks."""
+        self._waiting.take(state)
+        self._fair.serve(state, 0 if state.num_preemptions else state.prompt_len)
+        self._fair.leave(state)
+        state.block_table += self.allocator.allocate(num_blocks, state.request_id)
+        state.status = SequenceStatus.RUNNING
+
+    def _stop_waiting(self, state: SequenceState) -> None:
+        """Out of the queue for good: cancelled or expired, and charged for nothing."""
+        self._waiting.remove(state)
+        self._fair.leave(state)
+
     def _forget(self, state: SequenceState) -> None:
-        """The end of a request: blocks free, id unknown."""
+        """The end of a request: blocks free, id unknown, its client charged for what was sampled."""
+        if self._generates and state.num_sampled:
+            self._fair.charge(state, state.num_sampled)
         self._release_blocks(state)
         state.status = SequenceStatus.FINISHED
         del self._states[state.request_id]

@@ -90,6 +90,7 @@ class ContinuousBatcher(SchedulerBase):
         state.status = SequenceStatus.PREEMPTED
         state.num_preemptions += 1
         self._num_preemptions += 1
+        self._fair.join(state)
         self._waiting.push_front(state)
 
     def _plan_prefill(self, plan: StepPlan, prefilling: list[SequenceState], budget: int) -> None:
@@ -135,13 +136,11 @@ class ContinuousBatcher(SchedulerBase):
         return self.config.blocks_for(min(state.num_tokens + 1, state.max_cached))
 
     def _admit(self, state: SequenceState) -> None:
-        self._waiting.remove(state)
-        state.block_table += self.allocator.allocate(self._blocks_to_admit(state), state.request_id)
-        state.status = SequenceStatus.RUNNING
+        self._begin(state, self._blocks_to_admit(state))
         insort(self._running, state, key=_rank)
 
     def _leave(self, state: SequenceState) -> None:
         if state.status is SequenceStatus.RUNNING:
             self._running.remove(state)
         else:
-            self._waiting.remove(state)
+            self._stop_waiting(state)

@@ -8,16 +8,21 @@ from aie_scheduler.base import SchedulerBase, chunk_of
 from aie_scheduler.blocks import BlockAllocator
 from aie_scheduler.config import SchedulerConfig
 from aie_scheduler.plan import StepPlan
-from aie_scheduler.request import SequenceState, SequenceStatus
+from aie_scheduler.request import SequenceState
 
 __all__ = ["PassThrough"]
 
 
 class PassThrough(SchedulerBase):
-    """First come, first served, alone. Takes all blocks a request may need at its start, so nobody is preempted."""
+    """In the queue's order, alone. Takes all blocks a request may need at its start, so nobody is preempted.
 
-    def __init__(self, config: SchedulerConfig, *, allocator: BlockAllocator | None = None) -> None:
-        super().__init__(config, allocator=allocator)
+    With `generates=False` a request is a prediction: whole, one step, no block.
+    """
+
+    def __init__(
+        self, config: SchedulerConfig, *, allocator: BlockAllocator | None = None, generates: bool = True
+    ) -> None:
+        super().__init__(config, allocator=allocator, generates=generates)
         self._current: SequenceState | None = None
 
     def schedule(self, now: float) -> StepPlan | None:
@@ -33,14 +38,11 @@ class PassThrough(SchedulerBase):
     def _start_next(self) -> SequenceState | None:
         state = self._waiting.head()
         if state is not None:
-            self._waiting.remove(state)
-            num_blocks = self.config.blocks_for(state.max_cached)
-            state.block_table += self.allocator.allocate(num_blocks, state.request_id)
-            state.status = SequenceStatus.RUNNING
+            self._begin(state, self.config.blocks_for(state.max_cached) if self._generates else 0)
         return state
 
     def _leave(self, state: SequenceState) -> None:
         if state is self._current:
             self._current = None
         else:
-            self._waiting.remove(state)
+            self._stop_waiting(state)

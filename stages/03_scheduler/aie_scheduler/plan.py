@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from aie_scheduler.cut import BatchCut
+
 __all__ = ["ScheduledChunk", "SchedulerStats", "StepPlan"]
 
 
@@ -23,6 +25,7 @@ class StepPlan:
     chunks: list[ScheduledChunk] = field(default_factory=list)  # decodes first, then prefill
     expired: list[str] = field(default_factory=list)  # given up past their deadline; their blocks are free already
     preempted: list[str] = field(default_factory=list)  # lost their blocks, wait again, will be recomputed
+    cut: BatchCut | None = None  # why this batch, and what it holds, where the step begins one that was gathered
 
     @property
     def num_tokens(self) -> int:

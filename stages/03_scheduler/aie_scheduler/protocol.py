@@ -35,6 +35,9 @@ class Scheduler(Protocol):
     def update(self, plan: StepPlan, finished: Collection[str]) -> None:
         """Record a plan as computed: each chunk that samples has appended one token. Ids in `finished` are released."""
 
+    def drain(self) -> None:
+        """No more requests will come: who waits for company need not. Without effect on the others."""
+
     def next_deadline(self, now: float) -> float | None:
         """When `schedule` may have something to do without a new request: `now` or a later time; None for never."""
 

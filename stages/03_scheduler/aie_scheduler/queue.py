@@ -1,21 +1,22 @@
-"""The waiting room: bounded, first come first served within a priority.
+"""The waiting room: bounded, in order of priority, shared fairly between clients within a priority.
 
 A queue without a bound turns overload into latency: everybody waits longer and longer for answers nobody wants any
 more. So the room has a size, and whoever comes when it is full is told at once (503) and when to come back
 (`retry_after_s`).
 
-One lane per priority, each an ordered dict: joining, leaving from the middle (a cancel) and going back to the front (a
-preempted request) are all O(1). Lanes are few; they are kept in a sorted list.
+One lane per priority (`lane.py`): joining, leaving from the middle (a cancel) and going back to the front (a preempted
+request) are all O(1). Lanes are few; they are kept in a sorted list.
 
 Not thread-safe, on purpose: the engine's loop is its only user. Blocking a producer until there is room, where that
-is wanted, belongs to the producer's side of the pipe.
+is wanted, belongs to the producer's side of the pipe (`front.py`).
 """
 
 from bisect import insort
-from collections import OrderedDict
 from collections.abc import Iterator
 
 from aie_scheduler.errors import QueueFullError
+from aie_scheduler.fair import FairShare
+from aie_scheduler.lane import Lane
 from aie_scheduler.request import SequenceState
 
 __all__ = ["BoundedQueue", "DrainRate"]
@@ -25,11 +26,15 @@ MAX_RETRY_AFTER_S = 60.0
 
 
 class BoundedQueue:
-    """Waiting sequences in order of service: lowest `priority` first, then oldest."""
+    """Waiting sequences in order of service: lowest `priority` first, then the client that was served least, then the
+    oldest. Nobody starves below: at most `max_bypass` requests go before a waiting one of lower priority.
+    """
 
-    def __init__(self, max_queue: int) -> None:
+    def __init__(self, max_queue: int, *, fair: FairShare | None = None, max_bypass: int = 256) -> None:
         self.max_queue = max_queue
-        self._lanes: dict[int, OrderedDict[str, SequenceState]] = {}
+        self._fair = fair if fair is not None else FairShare()
+        self._max_bypass = max_bypass
+        self._lanes: dict[int, Lane] = {}
         self._priorities: list[int] = []  # of the lanes that are not empty, ascending
         self._num_waiting = 0
 
@@ -38,7 +43,12 @@ class BoundedQueue:
 
     def __iter__(self) -> Iterator[SequenceState]:
         for priority in self._priorities:
-            yield from self._lanes[priority].values()
+            yield from self._lanes[priority]
+
+    @property
+    def num_free(self) -> int:
+        """How many more may join."""
+        return max(0, self.max_queue - self._num_waiting)
 
     def check_room(self, retry_after_s: float) -> None:
         """Raises `QueueFullError` when one more would be too many."""
@@ -50,34 +60,48 @@ class BoundedQueue:
             )
 
     def push(self, state: SequenceState) -> None:
-        """Join at the end of its priority's lane. Look with `check_room` first."""
-        self._lane(state.priority)[state.request_id] = state
+        """Join the line of its client within its priority. Look with `check_room` first."""
+        self._lane(state.priority).push(state)
         self._num_waiting += 1
 
     def push_front(self, state: SequenceState) -> None:
         """Come back before everybody of the same priority. No bound: a preempted request is never refused."""
-        self.push(state)
-        self._lanes[state.priority].move_to_end(state.request_id, last=False)
+        self._lane(state.priority).push_front(state)
+        self._num_waiting += 1
 
     def head(self) -> SequenceState | None:
         """Who is next, or None."""
         if not self._priorities:
             return None
-        return next(iter(self._lanes[self._priorities[0]].values()))
+        return self._lanes[self._next_priority()].head()
+
+    def take(self, state: SequenceState) -> None:
+        """Leave to be served: those of lower priority have been passed once more."""
+        for priority in self._priorities:
+            if priority > state.priority:
+                self._lanes[priority].num_passed += 1
+        self._lanes[state.priority].num_passed = 0
+        self.remove(state)
 
     def remove(self, state: SequenceState) -> None:
         """Leave from wherever it stands."""
         lane = self._lanes[state.priority]
-        del lane[state.request_id]
+        lane.remove(state)
         self._num_waiting -= 1
         if not lane:
             del self._lanes[state.priority]
             self._priorities.remove(state.priority)
 
-    def _lane(self, priority: int) -> OrderedDict[str, SequenceState]:
+    def _next_priority(self) -> int:
+        for priority in self._priorities[1:]:
+            if self._lanes[priority].num_passed >= self._max_bypass:
+                return priority
+        return self._priorities[0]
+
+    def _lane(self, priority: int) -> Lane:
         lane = self._lanes.get(priority)
         if lane is None:
-            lane = self._lanes[priority] = OrderedDict()
+            lane = self._lanes[priority] = Lane(self._fair)
             insort(self._priorities, priority)
         return lane
 

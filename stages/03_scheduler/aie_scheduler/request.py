@@ -38,6 +38,8 @@ class Request:
     priority: int = 0  # lower runs sooner
     arrival_s: float = 0.0
     deadline_s: float | None = None  # absolute; past it the request is given up and reported in `plan.expired`
+    client: str = ""  # whose it is, such as an API key: clients share a model fairly
+    model: str = ""  # which model is to answer, where several share one scheduler: they share it fairly, never a batch
 
 
 @dataclass(slots=True, eq=False)
@@ -53,6 +55,8 @@ class SequenceState:
     order: int  # the scheduler's own count of arrivals: first come, first served within a priority
     arrival_s: float
     deadline_s: float | None
+    client: str = ""
+    model: str = ""
     block_table: list[int] = field(default_factory=list)  # entry i holds positions [i*A, (i+1)*A)
     status: SequenceStatus = SequenceStatus.WAITING
     num_preemptions: int = 0
@@ -70,6 +74,8 @@ class SequenceState:
             order,
             request.arrival_s,
             request.deadline_s,
+            request.client,
+            request.model,
         )
 
     @property
