@@ -90,7 +90,7 @@ def main() -> None:
     import numpy
 
     from aie_loader import load_model, resolve
-    from aie_loader.export_to import export_model
+    from aie_loader.export.to_path import export_model
     from aie_loader.precision import find_precision
 
     with tempfile.TemporaryDirectory(prefix="aie-loading-") as scratch:

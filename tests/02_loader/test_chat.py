@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from aie_loader import ChatTemplate, ChatTemplateError
-from aie_loader.chat_sandbox import RenderLimits
+from aie_loader.chat.sandbox import RenderLimits
 from aie_loader.tiny import TINY_CHAT_TEMPLATE, write_tiny_llama
 from aie_tensor import InvalidInputError
 

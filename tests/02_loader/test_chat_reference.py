@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from aie_loader import ChatTemplate, ChatTemplateError
-from aie_loader.chat_files import folder_sources
+from aie_loader.chat.files import folder_sources
 from aie_tensor import InvalidInputError
 
 FILES = Path(__file__).parent / "chat_templates"

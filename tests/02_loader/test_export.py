@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from aie_loader import Model, WeightConverter, load_model, write_tiny_gguf, write_tiny_llama
-from aie_loader.byte_level import byte_level_bpe, byte_to_char
 from aie_loader.errors import TokenizerError, UnsupportedModelError
-from aie_loader.export import export_gguf, export_safetensors
+from aie_loader.export.writing import export_gguf, export_safetensors
 from aie_loader.formats import open_safetensors
+from aie_loader.formats.gguf_writer import write_gguf
 from aie_loader.formats.safetensors_writer import write_safetensors
-from aie_loader.gguf_writer import write_gguf
 from aie_loader.precision import find_precision
-from aie_loader.tokenizer_pieces import PieceType, SentencePieceModel, sentencepiece
-from aie_loader.tokenizer_template import SpecialTokens, post_processor
+from aie_loader.text.byte_level import byte_level_bpe, byte_to_char
+from aie_loader.text.pieces import PieceType, SentencePieceModel, sentencepiece
+from aie_loader.text.special_tokens import SpecialTokens, post_processor
 from aie_tensor import DType, InvalidInputError, Matrix, quantize
 
 PARITY = Path(__file__).parent.parent / "parity"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from aie_loader import Model, load_model, write_tiny_gguf, write_tiny_llama
-from aie_loader import export as export_module
 from aie_loader.errors import ModelFileError
-from aie_loader.export_to import export_model
+from aie_loader.export import writing as export_module
+from aie_loader.export.to_path import export_model
 from aie_loader.formats import replacing
 from aie_loader.precision import find_precision
 from aie_tensor import DType, EnvironmentLacksError, InvalidInputError

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from aie_loader import ModelNotFoundError, PullError, PullProgress, list_models, pull, resolve, served_name
-from aie_loader import hub as hub_module
-from aie_loader.hub_cache import HubFolder
-from aie_loader.hub_files import HubFile
-from aie_loader.hub_names import HubName
+from aie_loader.fetching import hub as hub_module
+from aie_loader.fetching.hub_cache import HubFolder
+from aie_loader.fetching.hub_files import HubFile
+from aie_loader.fetching.hub_names import HubName
 from aie_tensor import EnvironmentLacksError
 
 pytest.importorskip("huggingface_hub", reason="pip install 'aie[hub]'")

@@ -3,8 +3,8 @@
 import pytest
 
 from aie_loader import ModelNotFoundError
-from aie_loader.hub_files import HubFile, choose_files, is_safe_path
-from aie_loader.hub_names import HubName, gguf_models, pick_gguf
+from aie_loader.fetching.hub_files import HubFile, choose_files, is_safe_path
+from aie_loader.fetching.hub_names import HubName, gguf_models, pick_gguf
 
 
 @pytest.mark.parametrize(

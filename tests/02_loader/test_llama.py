@@ -140,7 +140,6 @@ def test_wrong_numbers_are_named(change: dict[str, object], words: str) -> None:
     ("change", "words"),
     [
         ({"rope_scaling": {"rope_type": "mrope", "factor": 8}}, "rotary scaling of type 'mrope' is not supported yet"),
-        ({"rope_scaling": {"type": "yarn", "factor": 2, "mscale": 1.0}}, "mscale"),
         ({"hidden_act": "xielu"}, "'xielu'"),
         ({"quantization_config": {}}, "quantized"),
     ],
@@ -277,6 +276,9 @@ def test_llama3_scaling_from_json_and_as_gguf_stores_it() -> None:
     np.testing.assert_allclose(inv_freq(from_gguf(), {"rope_freqs.weight": stored}), stretched, rtol=1e-6)
     with pytest.raises(TensorShapeError, match="2 rotary pairs"):
         inv_freq(from_gguf(), {"rope_freqs.weight": Matrix.from_array(np.ones(8, np.float32))})
+    for divisor in (0.0, -1.0, np.nan, np.inf):
+        with pytest.raises(MalformedHeaderError, match="rope_freqs.weight holds numbers that are not finite and pos"):
+            inv_freq(from_gguf(), {"rope_freqs.weight": Matrix.from_array(np.array([1.0, divisor], np.float32))})
 
 
 def test_yarn_and_partial_rotation() -> None:
@@ -286,7 +288,80 @@ def test_yarn_and_partial_rotation() -> None:
     })  # fmt: skip
     rope = next(node for node in graph.nodes if node.op == "rope")
     assert rope.attrs["attention_factor"] == pytest.approx(0.1 * np.log(4) + 1)
-    partial = from_json(head_dim=8, partial_rotary_factor=0.5)
+    partial = ARCHITECTURES["phi3"].from_json({**JSON, "head_dim": 8, "partial_rotary_factor": 0.5}, None, "x")
     assert partial.rotary_dim == 4 and from_gguf({"llama.rope.dimension_count": 2}).rotary_dim == 2
     with pytest.raises(MalformedHeaderError, match="cannot be rotated in pairs"):
-        from_json(partial_rotary_factor=0.25)
+        ARCHITECTURES["phi3"].from_json({**JSON, "partial_rotary_factor": 0.25}, None, "x")
+    with pytest.raises(UnsupportedModelError, match="llama turns whole heads"):
+        from_json(head_dim=8, partial_rotary_factor=0.5)
+
+
+def test_yarn_with_weights_on_the_logarithm() -> None:
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    found = from_json(rope_parameters={**scaling, "mscale": 1.0, "mscale_all_dim": 0.5}).rope_scaling
+    assert found is not None and found.attention_factor == pytest.approx((0.1 * np.log(4) + 1) / (0.05 * np.log(4) + 1))
+    for unused in ({"mscale": 1.0}, {"mscale": 0, "mscale_all_dim": 1.0}):
+        found = from_json(rope_parameters={**scaling, **unused}).rope_scaling
+        assert found is not None and found.attention_factor is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1.0}},
+        {"rope_parameters": {"rope_type": "dynamic", "factor": 1e300}},
+        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}, "head_dim": 2},
+        {"rope_parameters": {"rope_type": "longrope", "short_factor": [1, 1], "original_max_position_embeddings": 1}},
+        {"rope_scaling": {"rope_type": "linear", "factor": 5e-324}},
+    ],
+)
+def test_rotary_settings_that_do_not_fit_together(change: dict[str, object]) -> None:
+    with pytest.raises(MalformedHeaderError, match="no usable frequencies"):
+        from_json(**change)
+
+
+@pytest.mark.parametrize("change", [{"rms_norm_eps": 10**400}, {"rope_theta": -(10**400)}])
+def test_integers_that_no_float_holds(change: dict[str, object]) -> None:
+    with pytest.raises(MalformedHeaderError, match="finite positive number"):
+        from_json(**change)
+
+
+@pytest.mark.parametrize(
+    ("family", "key"),
+    [("phi3", "partial_rotary_factor"), ("llama", "partial_rotary_factor"), ("gptneox", "rotary_pct")],
+)
+def test_more_than_a_whole_head_cannot_turn(family: str, key: str) -> None:
+    for share in (1.5, 1e308):
+        with pytest.raises(MalformedHeaderError, match=f"{key} is .* at most 1"):
+            ARCHITECTURES[family].from_json({**JSON, key: share}, None, "x")
+
+
+def test_longrope_serves_the_trained_length_in_any_family() -> None:
+    scaling = {"rope_type": "longrope", "short_factor": [1.0, 1.5], "original_max_position_embeddings": 32}
+    config = from_json(rope_parameters={**scaling, "factor": 3.0})
+    assert config.rope_scaling is not None
+    assert (config.max_position_embeddings, config.rope_scaling.factor) == (32, 3.0)
+    assert from_json(rope_parameters=scaling).rope_scaling.factor == 2.0  # type: ignore[union-attr]
+
+
+def test_defaults_that_only_a_family_has() -> None:
+    def read(family: str, **changes: object) -> ModelConfig:
+        return ARCHITECTURES[family].from_json({**JSON, **changes}, None, "x")
+
+    for family in ("gemma2", "gemma3"):
+        config = read(family, head_dim=None, attn_logit_softcapping=1.5)
+        assert (config.head_dim, config.attention_scale) == (256, 1 / 16)
+    assert config.attention_softcap is None  # the reference of Gemma 3 does not look at it
+    assert read("qwen3").head_dim == 128
+    assert read("phi3", rms_norm_eps=None).norm_eps == 1e-5
+
+
+def test_a_head_of_its_own_counts_though_the_configuration_ties() -> None:
+    """As the reference has it since version 5: what is in the file and differs is not a copy."""
+    given = {NAMES["llama"].in_checkpoint(name): matrix for name, matrix in tensors().items()}
+    config, graph = build(from_json(tie_word_embeddings=True), given)
+    assert config.tie_word_embeddings and "output.weight" not in graph.weights
+    given["lm_head.weight"] = Matrix.from_array(np.full((10, 8), 2, np.float32))
+    config, graph = build(from_json(tie_word_embeddings=True), given)
+    assert not config.tie_word_embeddings
+    assert graph.weights["output.weight"].dequantize()[0, 0] == 2

@@ -23,7 +23,7 @@ from aie_loader import (
     write_tiny_gguf,
     write_tiny_llama,
 )
-from aie_loader.gguf_writer import write_gguf
+from aie_loader.formats.gguf_writer import write_gguf
 from aie_tensor import AieError, DType, EnvironmentLacksError
 
 

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from aie_loader import Checkpoint, MalformedHeaderError, MissingFileError, ModelFileError
 from aie_loader.formats import open_checkpoint
-from aie_loader.gguf_writer import write_gguf
+from aie_loader.formats.gguf_writer import write_gguf
 from aie_tensor import Matrix
 
 TORCH_FILES = Path(__file__).parent / "torch_files"

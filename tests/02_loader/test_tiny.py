@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from aie_loader import Tokenizer, load_tokenizer, write_tiny_gguf, write_tiny_llama
 from aie_loader.bpe_training import learn_merges
 from aie_loader.formats.gguf import open_gguf, read_gguf_header
-from aie_loader.gguf_writer import write_gguf
+from aie_loader.formats.gguf_writer import write_gguf
 from aie_tensor import DType, Matrix
 
 DTYPES = [DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0, DType.Q4_1]

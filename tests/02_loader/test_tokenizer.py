@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aie_loader import MalformedHeaderError, Tokenizer, TokenizerError, load_tokenizer
-from aie_loader.byte_level import byte_level_bpe, byte_to_char, char_to_byte
+from aie_loader.text.byte_level import byte_level_bpe, byte_to_char, char_to_byte
 from aie_tensor import InvalidInputError
 
 REPLACEMENT = "\ufffd"

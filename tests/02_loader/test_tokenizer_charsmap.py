@@ -10,8 +10,8 @@ import pytest
 import tokenizers
 
 from aie_loader import Tokenizer, TokenizerError
-from aie_loader.sentencepiece_file import read_sentencepiece
-from aie_loader.tokenizer_charsmap import check_charsmap
+from aie_loader.text.charsmap import check_charsmap
+from aie_loader.text.sentencepiece_file import read_sentencepiece
 
 FILES = Path(__file__).parent / "tokenizer_files"
 TEXT = "\uff21\uff22\uff23 \ufb01ne \u2122 na\u00efve hello \u65e5\u672c"

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aie_loader import Tokenizer, TokenizerError
-from aie_loader.sentencepiece_file import read_sentencepiece
-from aie_loader.tokenizer_batch import BatchRules
+from aie_loader.text.batch import BatchRules
+from aie_loader.text.sentencepiece_file import read_sentencepiece
 from aie_tensor import InvalidInputError
 
 FILES = Path(__file__).parent / "tokenizer_files"

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aie_loader import MalformedHeaderError, TokenizerError
-from aie_loader.sentencepiece_file import read_sentencepiece
-from aie_loader.tokenizer_splits import SUPPORTED_PRE_TOKENIZERS, pre_tokenizer
+from aie_loader.text.sentencepiece_file import read_sentencepiece
+from aie_loader.text.splits import SUPPORTED_PRE_TOKENIZERS, pre_tokenizer
 
 FILES = Path(__file__).parent / "tokenizer_files"
 

@@ -12,9 +12,9 @@ from safetensors.numpy import load_file
 
 from aie_loader import load_model
 from aie_loader.formats import open_gguf, open_safetensors
+from aie_loader.formats.gguf_writer import write_gguf
 from aie_loader.formats.replacing import replacing
 from aie_loader.formats.safetensors_writer import PendingTensor, write_safetensors
-from aie_loader.gguf_writer import write_gguf
 from aie_tensor import DType, EnvironmentLacksError, InvalidInputError, Matrix, quantize
 
 VALUES = np.random.default_rng(0).standard_normal((6, 64)).astype(np.float32)

@@ -24,8 +24,8 @@ from aie_loader import (
     load_predictor,
 )
 from aie_loader.architectures.encoders import ENCODERS
+from aie_loader.formats.gguf_writer import write_gguf
 from aie_loader.formats.safetensors_writer import write_safetensors
-from aie_loader.gguf_writer import write_gguf
 from aie_loader.packing import pack_texts
 from aie_tensor import InvalidInputError, Matrix
 

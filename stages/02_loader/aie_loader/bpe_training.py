@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from itertools import pairwise
 
-from aie_loader.byte_level import byte_to_char
+from aie_loader.text.byte_level import byte_to_char
 
 __all__ = ["learn_merges"]
 

@@ -1,6 +1,6 @@
 """What a decoder model is, in numbers; the same whatever file it came from. And the strict reading of such numbers."""
 
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -147,4 +147,6 @@ class Fields:
 
 
 def _is_positive(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and value > 0  # type: ignore[arg-type,operator]
+    if type(value) not in (int, float):
+        return False
+    return 0 < value <= sys.float_info.max  # type: ignore[operator]  # an integer may be beyond what a float can be

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from aie_loader.architectures import Architecture, architecture_of_gguf, architecture_of_json
-from aie_loader.chat import ChatTemplate
+from aie_loader.chat.template import ChatTemplate
 from aie_loader.config import ModelConfig
 from aie_loader.errors import ChatTemplateError, MissingFileError, ModelFileError, TokenizerError
 from aie_loader.formats import (
@@ -26,7 +26,7 @@ from aie_loader.formats import (
 from aie_loader.formats.source import SourceFile
 from aie_loader.graph import Graph
 from aie_loader.repository import served_name
-from aie_loader.tokenizer import Tokenizer
+from aie_loader.text.tokenizer import Tokenizer
 
 __all__ = ["Model", "load_model", "load_tokenizer"]
 

@@ -36,8 +36,8 @@ from aie_loader.graph import Graph
 from aie_loader.graph_file import GRAPH_FILE
 from aie_loader.predictor_parts import Output, Parts
 from aie_loader.repository import served_name
-from aie_loader.tokenizer import Tokenizer
-from aie_loader.tokenizer_batch import EncodedBatch
+from aie_loader.text.batch import EncodedBatch
+from aie_loader.text.tokenizer import Tokenizer
 from aie_tensor import InvalidInputError
 
 __all__ = ["Output", "Predictor", "is_predictor", "load_predictor"]

@@ -34,7 +34,7 @@ from aie_loader.formats import optional_json_object
 from aie_loader.graph import Graph
 from aie_loader.graph_builder import build_graph
 from aie_loader.graph_file import GRAPH_FILE, read_graph_file
-from aie_loader.tokenizer import Tokenizer
+from aie_loader.text.tokenizer import Tokenizer
 from aie_tensor import InvalidInputError, Matrix
 
 __all__ = [

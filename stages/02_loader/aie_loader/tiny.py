@@ -19,8 +19,8 @@ import numpy.typing as npt
 from safetensors.numpy import save_file
 
 from aie_loader.bpe_training import learn_merges
-from aie_loader.byte_level import byte_level_bpe, byte_to_char
-from aie_loader.gguf_writer import write_gguf
+from aie_loader.formats.gguf_writer import write_gguf
+from aie_loader.text.byte_level import byte_level_bpe, byte_to_char
 from aie_tensor import DType, quantize
 
 __all__ = ["TINY_CHAT_TEMPLATE", "write_tiny_gguf", "write_tiny_llama"]

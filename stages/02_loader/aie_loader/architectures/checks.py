@@ -1,5 +1,8 @@
 """What every decoder's configuration must satisfy, whatever file it came from."""
 
+import math
+
+from aie_loader.architectures.rotation import rotation
 from aie_loader.config import Fields, ModelConfig
 from aie_loader.errors import MalformedHeaderError
 
@@ -21,7 +24,29 @@ def checked(fields: Fields, config: ModelConfig) -> ModelConfig:
         raise MalformedHeaderError(
             f"{fields.where}: {turning} features of a head size of {config.head_dim} cannot be rotated in pairs"
         )
+    if not config.has_learned_positions:
+        _check_rotation(fields, config)
     return config
+
+
+def _check_rotation(fields: Fields, config: ModelConfig) -> None:
+    """The settings, each by itself a sensible number, must give frequencies together."""
+    try:
+        frequencies, factor = rotation(config, _first_scaled(config))
+        usable = all(map(math.isfinite, frequencies)) and math.isfinite(factor) and factor > 0
+    except (ArithmeticError, ValueError):  # a logarithm of 1 or of 0 that something is divided by, a power too large
+        usable = False
+    if not usable:
+        kind = "default" if config.rope_scaling is None else config.rope_scaling.kind
+        raise MalformedHeaderError(
+            f"{fields.where}: the rotary settings (type {kind}, base {config.rope_theta:g}, trained on "
+            f"{config.max_position_embeddings:,} positions) give no usable frequencies; they do not fit together"
+        )
+
+
+def _first_scaled(config: ModelConfig) -> int:
+    """A layer whose rotation is stretched, if any is: one without a window, where the others have a base of theirs."""
+    return next((layer for layer in range(config.num_layers) if config.window(layer) is None), 0)
 
 
 def divided(hidden: int, heads: int) -> int | None:

@@ -39,7 +39,8 @@ def build_decoder(
     names = NAMES[config.architecture]
     config, tensors, in_file = unstored(config, tensors, where, is_gguf=is_gguf)
     take = WeightTaker(tensors, where, in_file or names.in_checkpoint, config.architecture)
-    tied = config.tie_word_embeddings or (is_gguf and not take.has("output.weight"))
+    tied = config.tie_word_embeddings and not take.differ("token_embd.weight", "output.weight")
+    tied = tied or (is_gguf and not take.has("output.weight"))
     graph = _Builder(config, take).build(tied)
     take.check_all_used(lambda name: _is_ignored(name, tied))
     return replace(config, tie_word_embeddings=tied), infer_shapes(graph)

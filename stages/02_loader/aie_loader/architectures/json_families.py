@@ -11,7 +11,7 @@ from typing import Any
 from aie_loader.architectures.checks import MAX_HEAD_DIM, MAX_LAYERS, checked, divided, unique
 from aie_loader.architectures.json_rope import rope_theta, scaling
 from aie_loader.config import Fields, ModelConfig
-from aie_loader.errors import UnsupportedModelError
+from aie_loader.errors import MalformedHeaderError, UnsupportedModelError
 
 __all__ = ["JSON_FAMILIES", "config_from_json"]
 
@@ -30,13 +30,21 @@ def config_from_json(
     base = _base(fields, family, _KEYS.get(family, {}))
     more_ends = Fields(generation or {}, f"{where} (generation_config.json)").token_ids("eos_token_id", base.vocab_size)
     base = replace(base, eos_token_ids=unique(base.eos_token_ids, more_ends))
-    return checked(fields, replace(base, **JSON_FAMILIES[family](fields, base)))
+    config = replace(base, **JSON_FAMILIES[family](fields, base))
+    if config.rope_scaling is not None and config.rope_scaling.kind == "longrope":
+        # One set of divisors is for texts up to the trained length, the other for longer ones. Keys in the cache cannot
+        # change sides in the middle of a text, so what is served is the first.
+        served = min(config.rope_scaling.trained_len, config.max_position_embeddings)
+        config = replace(config, max_position_embeddings=served)
+    return checked(fields, config)
 
 
 _KEYS: Mapping[str, Mapping[str, str]] = {  # where a family calls a size by another name
     "gpt2": {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
              "max_position_embeddings": "n_positions"},
 }  # fmt: skip
+
+_HEAD_DIMS = {"gemma2": 256, "gemma3": 256, "qwen3": 128}  # where the family does not divide the width by the heads
 
 
 def _base(fields: Fields, family: str, keys: Mapping[str, str]) -> ModelConfig:
@@ -53,7 +61,7 @@ def _base(fields: Fields, family: str, keys: Mapping[str, str]) -> ModelConfig:
         intermediate_size=4 * hidden if family == "gpt2" else fields.integer("intermediate_size"),
         num_heads=heads,
         num_kv_heads=fields.integer("num_key_value_heads", heads),
-        head_dim=fields.integer("head_dim", divided(hidden, heads), high=MAX_HEAD_DIM),
+        head_dim=fields.integer("head_dim", _HEAD_DIMS.get(family) or divided(hidden, heads), high=MAX_HEAD_DIM),
         vocab_size=vocab,
         max_position_embeddings=fields.integer(key("max_position_embeddings"), 2048),
         rope_theta=10_000.0,
@@ -109,7 +117,7 @@ def _gemma3(fields: Fields, base: ModelConfig) -> Changes:
     return {
         **_gemma(fields, base),
         "rope_theta": rope_theta(fields, 1_000_000.0),
-        "attention_softcap": _optional(fields, "attn_logit_softcapping", None),
+        # `attn_logit_softcapping` is a leftover of Gemma 2, which the reference does not look at.
         "logit_softcap": _optional(fields, "final_logit_softcapping", None),
         "has_qk_norm": True,
         "local_rope_theta": local.number("rope_theta", 10_000.0)
@@ -125,20 +133,18 @@ def _gemma(fields: Fields, base: ModelConfig) -> Changes:
         "attention_bias": fields.flag("attention_bias", False),
         "norm_offset": 1.0,
         "has_post_norms": True,
-        "attention_scale": fields.number("query_pre_attn_scalar", float(base.head_dim)) ** -0.5,
+        "attention_scale": fields.number("query_pre_attn_scalar", 256.0) ** -0.5,
         # The reference rounds the factor to the type of the weights it was trained in.
         "embedding_scale": base.hidden_size**0.5,
     }
 
 
 def _phi3(fields: Fields, base: ModelConfig) -> Changes:
-    changes = _usual(fields, base)
-    rotated = changes["rope_scaling"]
-    if rotated is not None and rotated.kind == "longrope":
-        # One set of divisors is for texts up to the trained length, the other for longer ones. Keys in the cache cannot
-        # change sides in the middle of a text, so what is served is the first.
-        changes["max_position_embeddings"] = rotated.trained_len
-    return {**changes, "windows": _one_window(fields, base, "sliding_window")}
+    return {
+        **_usual(fields, base),
+        "norm_eps": fields.number("rms_norm_eps", 1e-5),
+        "windows": _one_window(fields, base, "sliding_window"),
+    }
 
 
 def _gpt2(fields: Fields, base: ModelConfig) -> Changes:
@@ -158,7 +164,8 @@ def _gpt2(fields: Fields, base: ModelConfig) -> Changes:
 
 def _gptneox(fields: Fields, base: ModelConfig) -> Changes:
     parameters = fields.part("rope_parameters")
-    share = fields.number("rotary_pct", parameters.number("partial_rotary_factor", 0.25) if parameters else 0.25)
+    inside = parameters.number("partial_rotary_factor", 0.25) if parameters else 0.25
+    width = _turning(fields, base, fields.number("rotary_pct", inside), "rotary_pct")
     return {
         "norm": "layer",
         "norm_eps": fields.number("layer_norm_eps", 1e-5),
@@ -167,8 +174,8 @@ def _gptneox(fields: Fields, base: ModelConfig) -> Changes:
         "is_parallel": fields.flag("use_parallel_residual", True),
         "attention_bias": fields.flag("attention_bias", True),
         "rope_theta": rope_theta(fields, fields.number("rotary_emb_base", 10_000.0)),
-        "rope_scaling": scaling(fields, base.max_position_embeddings, int(base.head_dim * share)),
-        "rotary_dim": int(base.head_dim * share),
+        "rope_scaling": scaling(fields, base.max_position_embeddings, width),
+        "rotary_dim": width,
     }
 
 
@@ -179,7 +186,11 @@ def _usual(
     parameters = fields.part("rope_parameters")
     inside = parameters.number("partial_rotary_factor", 1.0) if parameters else 1.0
     share = fields.number("partial_rotary_factor", inside)
-    width = int(base.head_dim * share)
+    width = _turning(fields, base, share, "partial_rotary_factor")
+    if width != base.head_dim and base.architecture != "phi3":
+        raise UnsupportedModelError(
+            f"{fields.where}: partial_rotary_factor = {share} is not supported: {base.architecture} turns whole heads"
+        )
     return {
         "norm_eps": fields.number("rms_norm_eps", 1e-6),
         "activation": _activation(fields, activation_key, activation),
@@ -187,6 +198,13 @@ def _usual(
         "rope_scaling": scaling(fields, base.max_position_embeddings, width),
         "rotary_dim": None if width == base.head_dim else width,
     }
+
+
+def _turning(fields: Fields, base: ModelConfig, share: float, key: str) -> int:
+    """How many features of a head turn."""
+    if share > 1.0:
+        raise MalformedHeaderError(f"{fields.where}: {key} is {share}; it must be a share of a head, at most 1")
+    return int(base.head_dim * share)
 
 
 def _activation(fields: Fields, key: str, default: str) -> str:

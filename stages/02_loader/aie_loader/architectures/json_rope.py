@@ -1,5 +1,6 @@
 """Rotary settings of a `config.json`. There are three spellings: two keys, then one object, then one per layer type."""
 
+import math
 from collections.abc import Callable, Mapping
 
 from aie_loader.config import Fields, RopeScaling
@@ -57,24 +58,29 @@ def _llama3(inside: Fields, factor: float, trained_len: int) -> RopeScaling:
 
 
 def _yarn(inside: Fields, factor: float, trained_len: int) -> RopeScaling:
-    for key in ("mscale", "mscale_all_dim"):
-        if inside.get(key) is not None:
-            raise UnsupportedModelError(f"{inside.where}: {key} is not supported yet")
+    attention = _attention_factor(inside)
+    if attention is None and inside.get("mscale") and inside.get("mscale_all_dim"):
+        attention = _grown(factor, inside.number("mscale")) / _grown(factor, inside.number("mscale_all_dim"))
     return RopeScaling(
         "yarn",
         factor,
         trained_len,
         beta_fast=inside.number("beta_fast", 32.0),
         beta_slow=inside.number("beta_slow", 1.0),
-        attention_factor=_attention_factor(inside),
+        attention_factor=attention,
         truncate=inside.flag("truncate", True),
     )
 
 
+def _grown(factor: float, scale: float) -> float:
+    """YaRN's attention factor with a weight on its logarithm; a quotient of two such stands where it alone did."""
+    return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
 def _longrope(inside: Fields, context: int, trained_len: int, rotary_dim: int) -> RopeScaling:
-    """The factor is that of the lengths, whatever else is written."""
+    """The factor is that of the lengths, where nothing else is written."""
     factors = inside.numbers("short_factor", rotary_dim // 2)
-    stretch = context / trained_len
+    stretch = inside.number("factor", context / trained_len)
     return RopeScaling("longrope", stretch, trained_len, attention_factor=_attention_factor(inside), factors=factors)
 
 

@@ -9,21 +9,23 @@
 Views cost nothing; a copy is made once, in the type that the file has.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
 from aie_loader.architectures.naming import NAMES
 from aie_loader.config import ModelConfig, RopeScaling
-from aie_loader.errors import TensorShapeError, UnsupportedTensorTypeError
+from aie_loader.errors import MalformedHeaderError, TensorShapeError, UnsupportedTensorTypeError
 from aie_tensor import Matrix
 
 __all__ = ["unstored"]
 
 Tensors = Mapping[str, Matrix]
 InFile = Callable[[str], str]
+_JOINED = re.compile(r"\b(attn_[qkv]|ffn_gate)\b")
 
 
 def unstored(
@@ -48,11 +50,17 @@ def _same(name: str) -> str:
 
 
 def _name_or_same(named: InFile, name: str) -> str:
-    """The file's name of a tensor; the graph's own where the family's files have no such part."""
-    try:
-        return named(name)
-    except KeyError:
-        return name
+    """The file's name of a tensor, or of the joined one that it is a part of; the graph's own where there is neither."""
+    for asked in (name, _JOINED.sub(_joined, name)):
+        try:
+            return named(asked)
+        except KeyError:
+            continue
+    return name
+
+
+def _joined(match: re.Match[str]) -> str:
+    return "attn_qkv" if match[0].startswith("attn") else "ffn_up"
 
 
 def _stretched(config: ModelConfig, tensors: dict[str, Matrix], where: str) -> tuple[ModelConfig, Tensors]:
@@ -66,6 +74,8 @@ def _stretched(config: ModelConfig, tensors: dict[str, Matrix], where: str) -> t
             f"{where}: rope_freqs.weight has the shape {list(stored.shape)}; a head has {pairs} rotary pairs"
         )
     factors = tuple(map(float, stored.dequantize().reshape(-1)))
+    if not all(0 < factor < inf for factor in factors):
+        raise MalformedHeaderError(f"{where}: rope_freqs.weight holds numbers that are not finite and positive")
     return replace(config, rope_scaling=RopeScaling("factors", factors=factors)), tensors
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
+import numpy as np
+
 from aie_loader.errors import MissingTensorError, TensorShapeError, UnsupportedModelError, UnsupportedTensorTypeError
 from aie_tensor import DType, Matrix
 
@@ -14,6 +16,7 @@ _FLOATS = (
     *(dtype for dtype in DType if dtype.is_quantized),
 )  # fmt: skip
 _MAX_LISTED = 4
+_SAMPLE = 4096  # bytes
 
 
 class WeightTaker:
@@ -31,6 +34,17 @@ class WeightTaker:
 
     def has(self, name: str) -> bool:
         return self._in_file(name) in self._tensors
+
+    def differ(self, name: str, other: str) -> bool:
+        """Whether both are there and are not the same matrix. Looked at is a sample of the bytes: who has trained two
+        matrices finds them different everywhere, and reading all of a large head to find a copy would cost seconds."""
+        one, two = (self._tensors.get(self._in_file(each)) for each in (name, other))
+        if one is None or two is None:
+            return False
+        if (one.dtype, one.shape) != (two.dtype, two.shape):
+            return True
+        step = max(one.nbytes // _SAMPLE, 1) | 1  # odd, so that it meets every byte of an element
+        return not np.array_equal(one.data[::step], two.data[::step])
 
     def take(self, name: str, *shape: int) -> str:
         """`name` again, so that it can be written where a node's input stands. The tensor must have that shape."""

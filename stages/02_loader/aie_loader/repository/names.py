@@ -1,7 +1,7 @@
 """Which models are here, and what a name means.
 
     <cache>/models/<alias>/…        the files of one known model, as `pull` puts them
-    <cache>/models/hub/…            models of a hub: see hub_cache.py
+    <cache>/models/hub/…            models of a hub: see fetching/hub_cache.py
 
 A name is an alias of `KNOWN_MODELS`, a path to a file or folder, or `org/name` as on a hub. Looking up costs a few
 `stat` calls and no network.
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aie_loader.errors import ModelNotFoundError
-from aie_loader.hub_cache import HubFolder, hub_folders, hub_name_of
-from aie_loader.hub_names import HubName
-from aie_loader.known_models import KNOWN_MODELS
+from aie_loader.fetching.hub_cache import HubFolder, hub_folders, hub_name_of
+from aie_loader.fetching.hub_names import HubName
+from aie_loader.fetching.known_models import KNOWN_MODELS
 from aie_tensor import cache_dir
 
 __all__ = ["ModelEntry", "list_models", "resolve", "served_name"]
