@@ -7,6 +7,7 @@ Layout, each line built on those above it:
     fair, lane, queue                    whose turn it is: by priority, by fair share, by age
     blocks, deadlines                    who holds which KV block, who runs out of time
     base                                 taking in, forgetting, counting: the same for all schedulers
+    waiting, front                       many threads before one loop: bounded, and how that loop waits
     passthrough, continuous              one request at a time; requests that join and leave at every step
     gaps, buckets, dynamic, static       whole requests, gathered by size and waiting time
     factory                              one configuration value chooses the scheduler
@@ -21,8 +22,15 @@ from aie_scheduler.config import DEFAULT_BUCKET_EDGES, Buckets, Padding, Policy,
 from aie_scheduler.continuous import ContinuousBatcher
 from aie_scheduler.cut import BatchCut, CutReason
 from aie_scheduler.dynamic import DynamicBatcher
-from aie_scheduler.errors import BlockDoubleFreeError, OutOfBlocksError, QueueFullError, RequestTooLongError
+from aie_scheduler.errors import (
+    BlockDoubleFreeError,
+    OutOfBlocksError,
+    QueueClosedError,
+    QueueFullError,
+    RequestTooLongError,
+)
 from aie_scheduler.factory import make_scheduler
+from aie_scheduler.front import FrontQueue, Overflow
 from aie_scheduler.passthrough import PassThrough
 from aie_scheduler.plan import ScheduledChunk, SchedulerStats, StepPlan
 from aie_scheduler.protocol import Scheduler
@@ -31,11 +39,13 @@ from aie_scheduler.report import Percentiles, SimulationReport
 from aie_scheduler.request import Request, SequenceState, SequenceStatus
 from aie_scheduler.simulator import CostModel, simulate
 from aie_scheduler.static import StaticBatcher
+from aie_scheduler.waiting import Block, Hybrid, Spin, WaitStrategy
 from aie_scheduler.workload import SimulatedRequest, Workload
 
 __all__ = [
     "DEFAULT_BUCKET_EDGES",
     "BatchCut",
+    "Block",
     "BlockAllocator",
     "BlockDoubleFreeError",
     "BlockObserver",
@@ -45,11 +55,15 @@ __all__ = [
     "CostModel",
     "CutReason",
     "DynamicBatcher",
+    "FrontQueue",
+    "Hybrid",
     "OutOfBlocksError",
+    "Overflow",
     "Padding",
     "PassThrough",
     "Percentiles",
     "Policy",
+    "QueueClosedError",
     "QueueFullError",
     "Request",
     "RequestTooLongError",
@@ -61,8 +75,10 @@ __all__ = [
     "SequenceStatus",
     "SimulatedRequest",
     "SimulationReport",
+    "Spin",
     "StaticBatcher",
     "StepPlan",
+    "WaitStrategy",
     "Workload",
     "make_scheduler",
     "simulate",
