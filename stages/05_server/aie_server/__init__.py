@@ -5,6 +5,7 @@ Layout, each line built on those above it:
     config, errors                       limits, and what goes wrong
     http/                                sockets to requests, strictly; knows no models
     leases, served, control, gate        what is served, who still uses it, who loads it; the door that stage 6 guards
+    predictors                           the same for models that answer at once
     stopping, text_output                token events to text
     metrics, metrics_catalog             Prometheus' text format, and every name we export
     api/                                 the endpoints
@@ -29,6 +30,7 @@ from aie_server.gate import AdmitRequest, Gate, OpenGate
 from aie_server.http import FramingError
 from aie_server.leases import Holding, Lease
 from aie_server.metrics import Counter, Gauge, Histogram, Metrics
+from aie_server.predictors import PredictorTable, ServedPredictor
 from aie_server.served import ModelTable, ServedModel, TextModel
 from aie_server.server import Server
 from aie_server.stopping import StopStringMatcher
@@ -54,8 +56,10 @@ __all__ = [
     "ModelTable",
     "OpenGate",
     "PendingLoad",
+    "PredictorTable",
     "RouteError",
     "ServedModel",
+    "ServedPredictor",
     "Server",
     "ServerConfig",
     "ServerDrainingError",

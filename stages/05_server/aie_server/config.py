@@ -47,10 +47,17 @@ class ServerConfig:
     default_completion_tokens: int = 16  # as OpenAI's API has it
     max_default_chat_tokens: int | None = None  # chat without max_tokens; None: the rest of the context
     allowed_template_kwargs: tuple[str, ...] = ("date_string", "enable_thinking", "thinking")
+    max_inputs: int = 2048  # texts, rows or images of one request to a predictor, as OpenAI's API has it
+    max_input_chars: int = 1 << 20  # of one text; what the model cannot read of it is cut
+    max_image_pixels: int = 1 << 25  # width × height of one image, checked before it is decoded
+    max_request_pixels: int = 1 << 27  # of all images of a request, shared among them: each costs time to decode
     metrics_prefix: str = "aie_"
 
     def __post_init__(self) -> None:
-        for name in ("max_choices", "max_messages", "default_completion_tokens"):
+        for name in (
+            "max_choices", "max_messages", "default_completion_tokens", "max_inputs", "max_input_chars",
+            "max_image_pixels", "max_request_pixels",
+        ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise InvalidInputError(f"{name} must be at least 1, not {getattr(self, name)}.", param=name)
         if self.disconnect_poll_s <= 0:

@@ -13,6 +13,8 @@ from aie_server.api.completions import CompletionsEndpoint
 from aie_server.api.generation import GenerationContext
 from aie_server.api.memory import MemoryEndpoint
 from aie_server.api.models import ModelEndpoint, ModelsEndpoint
+from aie_server.api.predict_routes import predict_routes
+from aie_server.api.predictions import PredictionContext
 from aie_server.api.status import HealthEndpoint, index_endpoint, metrics_endpoint, version_endpoint
 from aie_server.api.tokenize import DetokenizeEndpoint, TokenizeEndpoint
 from aie_server.auth import ApiKeys
@@ -23,6 +25,8 @@ from aie_server.gate import AdmitRequest, Gate, OpenGate
 from aie_server.http import Handler, Listener, RequestHead, Response, Route, Router, json_response
 from aie_server.metrics import Metrics
 from aie_server.metrics_catalog import ServerMetrics
+from aie_server.prediction_metrics import PredictionMetrics
+from aie_server.predictors import PredictorTable, ServedPredictor
 from aie_server.served import ModelTable, ServedModel
 
 __all__ = ["Server"]
@@ -32,13 +36,15 @@ class Server:
     """Binds when made (so a port in use is known at once), answers after `start` or `serve_forever`.
 
     It owns its sockets and threads and nothing else: engines are closed by whoever made them, after the server.
+    predictors: models that answer at once, for as long as the server runs.
     control: loads and unloads the models of a table while the server answers; without it they stay as they are.
     """
 
     def __init__(
         self,
-        models: Sequence[ServedModel] | ModelTable,
+        models: Sequence[ServedModel] | ModelTable = (),
         *,
+        predictors: Sequence[ServedPredictor] = (),
         control: ModelControl | None = None,
         host: str = "127.0.0.1",
         port: int = 8000,
@@ -48,12 +54,16 @@ class Server:
         config: ServerConfig | None = None,
     ) -> None:
         self.config = config or ServerConfig()
-        self.models = models if isinstance(models, ModelTable) else ModelTable(models)
+        may_be_empty = bool(predictors)
+        self.models = models if isinstance(models, ModelTable) else ModelTable(models, may_be_empty=may_be_empty)
+        self.predictors = PredictorTable(predictors, self.models)
         self._control = control
         self._keys = ApiKeys(api_keys)
         self._drain_gate = _DrainGate(gate or OpenGate())
         self._metrics = ServerMetrics(metrics or Metrics(self.config.metrics_prefix))
         self._metrics.watch(self.models)
+        self._prediction_metrics = PredictionMetrics(self._metrics.registry)
+        self._prediction_metrics.watch(self.predictors)
         if control is not None:
             self._metrics.watch_loads(control)
         self._router = self._routes()
@@ -161,7 +171,8 @@ class Server:
     def _routes(self) -> Router:
         router = Router()
         context = GenerationContext(self._drain_gate, self.config, self._metrics)
-        health = HealthEndpoint(self.models, self._drain_gate, self.config, lambda: self.is_draining)
+        health = HealthEndpoint(self.models, self.predictors, self._drain_gate, self.config, lambda: self.is_draining)
+        predictions = PredictionContext(self._drain_gate, self.config, self._prediction_metrics, self.predictors)
 
         def add(method: str, path: str, handler: Handler, summary: str, *, is_open: bool = False) -> None:
             router.add(Route(method, path, handler, summary, is_open))
@@ -173,8 +184,8 @@ class Server:
             "answer to a conversation; stream: true for events",
         )
         add("POST", "/v1/completions", CompletionsEndpoint(self.models, context), "continue a text, or several")
-        add("GET", "/v1/models", ModelsEndpoint(self.models), "models served here")
-        add("GET", "/v1/models/{model}", ModelEndpoint(self.models), "one of them")
+        add("GET", "/v1/models", ModelsEndpoint(self.models, self.predictors), "models served here")
+        add("GET", "/v1/models/{model}", ModelEndpoint(self.models, self.predictors), "one of them")
         add("POST", "/tokenize", TokenizeEndpoint(self.models, self.config), "text or messages to token ids")
         add("POST", "/detokenize", DetokenizeEndpoint(self.models), "token ids to text")
         if self._control is not None:
@@ -193,6 +204,8 @@ class Server:
                 repository.unload_endpoint(self._control),
                 "take a model away",
             )
+        for route in predict_routes(predictions, health, has_repository=self._control is not None):
+            router.add(route)
         add("GET", "/health", health, "200 when a request would be served", is_open=True)
         add("GET", "/metrics", metrics_endpoint(self.metrics), "figures for Prometheus", is_open=True)
         add("GET", "/debug/memory", MemoryEndpoint(self.models), "what the engines hold, and who asked for it")

@@ -8,6 +8,10 @@ prompts      prompts and messages → token ids, within the context
 generation   token ids → engine → deltas, with admission, deadline, cancellation, metrics
 wire         deltas → OpenAI's objects and server-sent events
 chat, completions, tokenize, models, status   the endpoints
+inputs       texts and token ids for models that answer at once, within the limits
+predictions  items → batcher → outputs, with admission, deadline, cancellation, times
+infer_wire   tensors of the open inference protocol, as JSON and as bytes
+embeddings, rerank, classify, predict, infer_v2   their endpoints
 """
 
 __all__: list[str] = []

@@ -9,15 +9,13 @@ parameters are ours: `version` names one instead of the newest, and `wait: false
 the version serves. Unknown parameters are ignored, as the protocol asks.
 """
 
-from collections.abc import Callable
 from urllib.parse import unquote
 
-from aie_engine import AieError
 from aie_server.api.fields import Fields
 from aie_server.api.json_body import decode_object
+from aie_server.api.v2_errors import spoken_in_v2
 from aie_server.control import ModelControl
-from aie_server.errors import retry_after_header
-from aie_server.http.messages import ClientGoneError, Handler, Request, Response, StreamingResponse, json_response
+from aie_server.http.messages import ClientGoneError, Handler, Request, Response, json_response
 
 __all__ = ["PREFIX", "index_endpoint", "load_endpoint", "unload_endpoint"]
 
@@ -38,7 +36,7 @@ def index_endpoint(control: ModelControl) -> Handler:
             ]
         )
 
-    return _spoken_in_v2(handler)
+    return spoken_in_v2(handler)
 
 
 def load_endpoint(control: ModelControl, poll_s: float) -> Handler:
@@ -67,7 +65,7 @@ def load_endpoint(control: ModelControl, poll_s: float) -> Handler:
             }
         )
 
-    return _spoken_in_v2(handler)
+    return spoken_in_v2(handler)
 
 
 def unload_endpoint(control: ModelControl) -> Handler:
@@ -78,7 +76,7 @@ def unload_endpoint(control: ModelControl) -> Handler:
         control.unload(_model_name(request, "/unload"))
         return json_response({})
 
-    return _spoken_in_v2(handler)
+    return spoken_in_v2(handler)
 
 
 def _model_name(request: Request, suffix: str) -> str:
@@ -87,15 +85,3 @@ def _model_name(request: Request, suffix: str) -> str:
 
 def _fields(request: Request) -> Fields:
     return Fields(decode_object(request.body) if request.body else {})
-
-
-def _spoken_in_v2(handler: Callable[[Request], Response]) -> Handler:
-    def answer(request: Request) -> Response | StreamingResponse:
-        try:
-            return handler(request)
-        except AieError as error:
-            retry_after = retry_after_header(error)
-            headers = {} if retry_after is None else {"Retry-After": retry_after}
-            return json_response({"error": str(error), "code": error.code}, status=error.status, headers=headers)
-
-    return answer

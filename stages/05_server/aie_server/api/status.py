@@ -9,16 +9,25 @@ from aie_server.gate import Gate
 from aie_server.http.messages import Request, Response, json_response
 from aie_server.http.router import Router
 from aie_server.metrics import CONTENT_TYPE, Metrics
+from aie_server.predictors import PredictorTable
 from aie_server.served import ModelTable, ServedModel
 
-__all__ = ["HealthEndpoint", "index_endpoint", "metrics_endpoint", "version_endpoint"]
+__all__ = ["HealthEndpoint", "aie_version", "index_endpoint", "metrics_endpoint", "version_endpoint"]
 
 
 class HealthEndpoint:
     """200 only when a request would be served; else 503 with the reason."""
 
-    def __init__(self, models: ModelTable, gate: Gate, config: ServerConfig, is_draining: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        models: ModelTable,
+        predictors: PredictorTable,
+        gate: Gate,
+        config: ServerConfig,
+        is_draining: Callable[[], bool],
+    ) -> None:
         self._models = models
+        self._predictors = predictors
         self._gate = gate
         self._config = config
         self._is_draining = is_draining
@@ -29,14 +38,21 @@ class HealthEndpoint:
             return json_response({"status": "ok"})
         return json_response({"status": "unavailable", "reason": reason}, status=503, headers={"Retry-After": "1"})
 
+    def is_well(self) -> bool:
+        """Whether the answer would be 200."""
+        return self._why_not() is None
+
     def _why_not(self) -> str | None:
         if self._is_draining():
             return "the server is draining"
         is_ready, reason = self._gate.ready()
         if not is_ready:
             return reason or "the gate is closed"
+        for model in self._predictors:
+            if not model.predictor.is_alive:
+                return f"the predictor of {model.name} is not running"
         with self._models.lease_all() as models:
-            if not models:
+            if not models and not len(self._predictors):
                 return "no model is loaded"
             return next(filter(None, map(self._why_ill, models)), None)
 
@@ -56,7 +72,7 @@ def metrics_endpoint(registry: Metrics) -> Callable[[Request], Response]:
 
 def version_endpoint(_: Request) -> Response:
     """Versions of aie and Python."""
-    return json_response({"version": _version(), "python": platform.python_version()})
+    return json_response({"version": aie_version(), "python": platform.python_version()})
 
 
 def index_endpoint(router: Router) -> Callable[[Request], Response]:
@@ -72,7 +88,8 @@ def index_endpoint(router: Router) -> Callable[[Request], Response]:
     return handler
 
 
-def _version() -> str:
+def aie_version() -> str:
+    """Of the installed package."""
     try:
         return version("aie")
     except PackageNotFoundError:

@@ -1,0 +1,139 @@
+"""Requests and answers of `/infer`: JSON, and with the binary tensor extension the tensors' bytes behind it.
+
+Inference-Header-Content-Length: 120        so many bytes of JSON come first
+{"inputs": [{"name": …, "datatype": …, "shape": […], "parameters": {"binary_data_size": 16}}]}
+16 bytes                                    of that input, then those of the next one that has a size
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from aie_engine import InvalidInputError
+from aie_engine.processing import Tensor, datatype_of, tensor_from_bytes, tensor_from_json, tensor_to_bytes
+from aie_server.api.fields import Fields
+from aie_server.api.json_body import decode_object
+from aie_server.http.messages import Request, Response
+
+__all__ = ["HEADER", "InferRequest", "infer_response", "parse_infer"]
+
+HEADER = "Inference-Header-Content-Length"
+
+_MAX_TENSORS = 64
+_MAX_SIZE = 1 << 40
+_encoder = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class InferRequest:
+    """What was asked, with the tensors still to be read."""
+
+    id: str | None
+    inputs: list[Fields]
+    binary: memoryview  # what stands behind the JSON
+    outputs: dict[str, bool] | None  # name → as bytes; None: all
+    all_binary: bool  # for outputs that say nothing else
+
+    def tensors(self) -> list[Tensor]:
+        """Raises `InvalidInputError` naming the input and what does not fit."""
+        position, tensors = 0, []
+        for fields in self.inputs:
+            name, datatype = _required(fields, "name"), _required(fields, "datatype")
+            shape = _shape(fields, name)
+            size = (fields.object("parameters") or Fields({})).integer("binary_data_size", low=0, high=_MAX_SIZE)
+            if size is None:
+                tensors.append(tensor_from_json(name, datatype, shape, fields.get("data")))
+                continue
+            if fields.has("data"):
+                raise InvalidInputError(f"{name} has both data and binary_data_size.", param=name)
+            if position + size > len(self.binary):
+                raise InvalidInputError(f"{name}: the body ends before its {size} bytes do.", param=name)
+            tensors.append(tensor_from_bytes(name, datatype, shape, self.binary[position : position + size]))
+            position += size
+        if position != len(self.binary):
+            raise InvalidInputError(
+                f"The body has {len(self.binary)} bytes behind its JSON; the inputs claim {position}.", param="inputs"
+            )
+        return tensors
+
+
+def parse_infer(request: Request) -> InferRequest:
+    """Everything but the tensors. Raises `InvalidInputError`."""
+    size = _json_size(request)
+    fields = Fields(decode_object(request.body[:size]))
+    parameters = fields.object("parameters") or Fields({})
+    all_binary = parameters.flag("binary_data_output", False)
+    outputs: dict[str, bool] | None = None
+    if fields.has("outputs"):
+        outputs = {}
+        for output in _objects(fields, "outputs"):
+            options = output.object("parameters") or Fields({})
+            if options.has("classification"):
+                raise options.error("classification", "left out: /predict gives labels")
+            outputs[_required(output, "name")] = options.flag("binary_data", all_binary)
+    return InferRequest(
+        fields.text("id"), _objects(fields, "inputs"), memoryview(request.body)[size:], outputs, all_binary
+    )
+
+
+def infer_response(asked: InferRequest, model: str, version: str, arrays: Mapping[str, Any]) -> Response:
+    """arrays: the model's outputs by name, [items, …]. Raises `InvalidInputError` for an output that it has not."""
+    wanted = asked.outputs if asked.outputs is not None else dict.fromkeys(arrays, asked.all_binary)
+    outputs: list[dict[str, object]] = []
+    binary: list[bytes] = []
+    for name, is_binary in wanted.items():
+        if name not in arrays:
+            raise InvalidInputError(
+                f"There is no output {name[:100]!r}; there is {', '.join(arrays)}.", param="outputs"
+            )
+        array = arrays[name]
+        output: dict[str, object] = {"name": name, "datatype": datatype_of(array), "shape": list(array.shape)}
+        if is_binary:
+            binary.append(tensor_to_bytes(array))
+            output["parameters"] = {"binary_data_size": len(binary[-1])}
+        else:
+            output["data"] = array.ravel().tolist()
+        outputs.append(output)
+    answer: dict[str, object] = {"model_name": model, "model_version": version, "outputs": outputs}
+    if asked.id is not None:
+        answer["id"] = asked.id
+    head = _encoder.encode(answer)
+    if not binary:
+        return Response(head)
+    body = b"".join([head, *binary])
+    return Response(body, content_type="application/octet-stream", headers={HEADER: str(len(head))})
+
+
+def _json_size(request: Request) -> int:
+    given = request.head.headers.get(HEADER.lower())
+    if given is None:
+        return len(request.body)
+    if not (given.isascii() and given.isdigit() and len(given) < 16 and int(given) <= len(request.body)):
+        raise InvalidInputError(f"{HEADER} must be a number of bytes, at most the {len(request.body)} of the body.")
+    return int(given)
+
+
+def _objects(fields: Fields, field: str) -> list[Fields]:
+    value = fields.get(field)
+    if not isinstance(value, list) or not 1 <= len(value) <= _MAX_TENSORS:
+        raise fields.error(field, f"a list of 1 to {_MAX_TENSORS} objects")
+    for one in value:
+        if not isinstance(one, dict):
+            raise fields.error(field, "a list of objects")
+    return [Fields(one, f"{field}[{index}]") for index, one in enumerate(value)]
+
+
+def _required(fields: Fields, field: str) -> str:
+    value = fields.text(field)
+    if not value:
+        raise fields.error(field, "given")
+    return value
+
+
+def _shape(fields: Fields, name: str) -> list[int]:
+    value = fields.get("shape")
+    if not isinstance(value, list) or not all(type(size) is int and 0 <= size <= _MAX_SIZE for size in value):
+        raise InvalidInputError(f"{name}: shape must be a list of sizes.", param=name)
+    return value

@@ -1,0 +1,75 @@
+"""The field `input` of the endpoints that read texts: a text, texts, token ids, or lists of them; within the limits."""
+
+from dataclasses import dataclass
+
+from aie_engine import InvalidInputError
+from aie_engine.processing import Item
+from aie_server.api.fields import Fields
+from aie_server.config import ServerConfig
+from aie_server.predictors import ServedPredictor
+
+__all__ = ["TextInputs", "check_count", "check_text", "parse_inputs", "parse_texts"]
+
+
+@dataclass(frozen=True, slots=True)
+class TextInputs:
+    """Either texts or lists of token ids."""
+
+    texts: list[str]
+    tokens: list[list[int]]
+
+    def items(self, model: ServedPredictor) -> tuple[list[Item], int]:
+        """Items, and how many of them were truncated."""
+        if self.texts:
+            return model.pipeline.texts(self.texts)
+        return model.pipeline.tokens(self.tokens), 0
+
+
+def check_count(field: str, count: int, config: ServerConfig) -> None:
+    """Raises `InvalidInputError` for none, or more than one request may have."""
+    if not 1 <= count <= config.max_inputs:
+        raise InvalidInputError(
+            f"{field} must have 1 to {config.max_inputs} entries, not {count}; send more in several requests.",
+            param=field,
+        )
+
+
+def check_text(field: str, text: object, config: ServerConfig) -> str:
+    """Raises `InvalidInputError` for what is no text, an empty one, and one that is too long to be worth cutting."""
+    if not isinstance(text, str):
+        raise InvalidInputError(f"{field} must be a string.", param=field)
+    if not 1 <= len(text) <= config.max_input_chars:
+        raise InvalidInputError(
+            f"{field} must have 1 to {config.max_input_chars} characters, not {len(text)}.", param=field
+        )
+    return text
+
+
+def parse_texts(fields: Fields, field: str, config: ServerConfig) -> list[str]:
+    """A text or a list of texts."""
+    value = fields.get(field)
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, list):
+        raise fields.error(field, "a string or a list of strings")
+    check_count(field, len(values), config)
+    return [check_text(f"{field}[{index}]", text, config) for index, text in enumerate(values)]
+
+
+def parse_inputs(fields: Fields, config: ServerConfig) -> TextInputs:
+    """The field `input`, in any of OpenAI's four forms."""
+    value = fields.get("input")
+    if isinstance(value, list) and value and not isinstance(value[0], str):
+        rows = [value] if type(value[0]) is int else value
+        check_count("input", len(rows), config)
+        return TextInputs([], [_token_ids(row, config) for row in rows])
+    if not isinstance(value, str | list):
+        raise fields.error("input", "a string, a list of strings, a list of token ids, or a list of such lists")
+    return TextInputs(parse_texts(fields, "input", config), [])
+
+
+def _token_ids(row: object, config: ServerConfig) -> list[int]:
+    if not isinstance(row, list) or not all(type(token) is int and 0 <= token < 1 << 31 for token in row):
+        raise InvalidInputError("input must be texts only, or lists of token ids only.", param="input")
+    if len(row) > config.max_input_chars:
+        raise InvalidInputError(f"input has a list of {len(row)} tokens; it is too long.", param="input")
+    return row
