@@ -123,7 +123,7 @@ class Pipeline:
         table run through the steps for rows."""
         arrays = {}
         for name, value in values.items():
-            shape = self._shapes.get(name, ())
+            shape = _facts(self._shapes[name]) if name in self._shapes else ()
             array = numbers(name, value, missing=self.reads == "row")
             if array.dtype.kind == "b":
                 raise InvalidInputError(f"{name} must hold numbers, not true and false.", param=name)
