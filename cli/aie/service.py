@@ -8,13 +8,13 @@ from pathlib import Path
 from aie.assemble import DEFAULT_MODEL, check_api_key, engine_config, find_model, reliability_config
 from aie.console import note
 from aie.settings import ServeSettings
+from aie.texts import TextModels
 from aie_engine import (
     AieError,
     EngineConfig,
     InvalidInputError,
     ModelVersion,
     check_engine,
-    load_text_model,
     memory_need,
     read_golden,
     start_engine,
@@ -153,11 +153,12 @@ class _Preparation:
         self._settings = settings
         self._share = share
         self._report = report
+        self._texts = TextModels(settings.lenient)
         self._num_made: dict[str, int] = {}
 
     def __call__(self, version: ModelVersion) -> PreparedModel:
         config = self._config(version)
-        text = load_text_model(version.path, lenient=self._settings.lenient)
+        text = self._texts.of(version)
         golden = read_golden(version.golden)
 
         def start() -> ServedModel:

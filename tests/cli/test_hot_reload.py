@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 from aie.app import app
 from aie.service import build_service
 from aie.settings import load_settings
+from aie.texts import TextModels
 from aie_engine import InvalidInputError, LocalEngine, collect_closed_engines
-from aie_loader import write_tiny_llama
+from aie_loader import FixedModels, ModelRepository, write_tiny_gguf, write_tiny_llama
 
 FIELDS = {"prompt": "The scheduler takes", "max_tokens": 6, "temperature": 0, "ignore_eos": True}
 
@@ -146,6 +147,29 @@ def test_many_reloads_under_load(models, sources, monkeypatch):
         assert (stats.live_bytes, stats.reserved_bytes, stats.mapped_bytes) == (0, 0, 0)
     collect_closed_engines()
     assert [ref() for ref, _ in engines[:-1] if ref() is not None] == [], "the last one still belongs to the service"
+
+
+def test_a_tokenizer_is_read_again_only_when_something_changed(tmp_path, sources):
+    (tmp_path / "tiny").mkdir()
+    texts = TextModels()
+
+    def text_of(version, spoil=None):
+        publish(sources[version % 2], tmp_path, version, spoil)
+        return texts.of(ModelRepository(tmp_path).find("tiny", str(version)))
+
+    def other_template(folder):
+        (folder / "chat_template.jinja").write_text("{{ messages[0]['content'] }}!")
+
+    first = text_of(1)
+    assert text_of(2) is first, "other weights, the same words"
+    assert text_of(3, lambda folder: (folder / "golden.json").write_text("{}")) is first
+    changed = text_of(4, other_template)
+    assert changed is not first
+    assert changed.chat_template.render([{"role": "user", "content": "a"}]) == "a!"
+    assert text_of(5, other_template) is changed
+    file = write_tiny_gguf(tmp_path / "file.gguf")
+    version = FixedModels({"tiny": file}).find("tiny")
+    assert texts.of(version) is not texts.of(version)
 
 
 def test_no_room_for_another(models, sources, monkeypatch):
