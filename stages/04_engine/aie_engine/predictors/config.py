@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from aie_engine.config import KernelChoice
-from aie_scheduler import DEFAULT_BUCKET_EDGES
+from aie_scheduler import DEFAULT_BUCKET_EDGES, Buckets
 from aie_tensor import InvalidInputError
 
-__all__ = ["PredictorConfig"]
+__all__ = ["BatchPolicy", "PredictorConfig"]
+
+BatchPolicy = Literal["dynamic", "static", "passthrough"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,12 @@ class PredictorConfig:
     max_batch_size: int = 32  # requests in a batch
     max_batch_tokens: int = 4096  # of texts: tokens in a batch, and in the longest text
     max_wait_ms: float = 5.0  # how long the first of a batch waits for company
-    bucket_edges: tuple[int, ...] = DEFAULT_BUCKET_EDGES  # tokens: longest text of each length bucket
+    policy: BatchPolicy = "dynamic"  # static: full batches only; passthrough: one request at a time
+    buckets: Buckets = "off"  # texts are packed, so unequal lengths cost nothing; a kernel that pads would want them
+    bucket_edges: tuple[int, ...] = DEFAULT_BUCKET_EDGES  # tokens, for buckets "fixed": longest text of each
+    num_buckets: int = 4  # for buckets "quantiles"
+    preferred_sizes: tuple[int, ...] = ()  # batch sizes worth cutting at once
+    adaptive_wait: bool = False  # wait only while company is to be expected
     max_queue: int = 1024  # requests that may wait before submit refuses
     memdebug: bool = False  # record where every allocation came from
     memdebug_sample: int = 1  # of so many allocations one is recorded; with `memdebug`
@@ -33,6 +41,10 @@ class PredictorConfig:
         object.__setattr__(self, "model_path", Path(self.model_path))
         if self.kernels not in ("auto", "native", "numpy"):
             raise InvalidInputError(f"kernels must be auto, native or numpy, not {self.kernels!r}.", param="kernels")
+        if self.policy not in get_args(BatchPolicy):
+            raise InvalidInputError(
+                f"policy must be {', '.join(get_args(BatchPolicy))}, not {self.policy!r}.", param="policy"
+            )
         for field in ("max_batch_size", "max_batch_tokens", "max_queue", "memdebug_sample", "num_threads"):
             value = getattr(self, field)
             if value is not None and value < 1:

@@ -1,6 +1,6 @@
 """The batcher in front: it alone sees all requests, and gives whole batches to whoever can compute one.
 
-    submit ─▶ checked ─▶ DynamicBatcher ─▶ batch ─▶ idle lane with the least work ─▶ results ─▶ futures
+    submit ─▶ checked ─▶ batcher ─▶ batch ─▶ idle lane with the least work ─▶ results ─▶ futures
 
 A lane is whatever computes one batch at a time: the model in this process, or a worker process. A batch is cut only
 when a lane is idle, since whoever comes in the meantime may still join it.
@@ -23,7 +23,7 @@ from aie_engine.predictors.checking import checked_item
 from aie_engine.predictors.protocol import PredictorInfo, PredictorStats, WorkerStats
 from aie_engine.predictors.requests import BatchFacts, PredictFuture, Prediction, PredictRequest
 from aie_engine.predictors.runner import BatchResult, Item
-from aie_scheduler import DynamicBatcher, Request
+from aie_scheduler import Request, Scheduler
 from aie_tensor import AieError, InvalidInputError
 
 __all__ = ["BatchFront"]
@@ -34,9 +34,7 @@ _log = logging.getLogger("aie.engine")
 class BatchFront:
     """Thread-safe. `run` in one thread; or `step` by hand, on a clock of one's own."""
 
-    def __init__(
-        self, info: PredictorInfo, batcher: DynamicBatcher, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, info: PredictorInfo, batcher: Scheduler, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._info = info
         self._batcher = batcher
         self._clock = clock
@@ -196,6 +194,7 @@ class BatchFront:
                     priority=request.priority,
                     arrival_s=now,
                     deadline_s=request.deadline_s,
+                    client=request.client,
                 )
             )
             future = PredictFuture(request.request_id, self._cancel)
@@ -260,9 +259,10 @@ class BatchFront:
         if not names:
             return None
         self._batcher.update(plan, names)  # the batcher's part is done; the next batch may be cut while this one runs
-        cut = self._batcher.last_cut
-        assert cut is not None, "a batch has been cut"
-        return Batch([self._open[name] for name in names], cut.reason.value, cut.padding_share, now)
+        lengths = [chunk.num_tokens for chunk in plan.chunks]
+        padding_share = 1.0 - sum(lengths) / (len(lengths) * max(lengths))
+        reason = "alone" if plan.cut is None else plan.cut.reason.value
+        return Batch([self._open[name] for name in names], reason, padding_share, now)
 
     def _patience_s(self, now: float) -> float | None:
         """How long nothing can happen unless somebody calls; None: for ever."""

@@ -32,8 +32,9 @@ class LocalPredictor:
         *,
         build: Callable[[PredictorConfig, Report], PredictorParts] = build_predictor,
     ) -> None:
+        make_batcher(config)  # refuses limits that do not go together, before a model is loaded
         self._parts = build(config, report or _say_nothing)
-        self._front = BatchFront(self._parts.info, make_batcher(config, self._parts.info))
+        self._front = BatchFront(self._parts.info, make_batcher(config, self._parts.info.max_length))
         self._front.set_lanes([_InThread(self._front, self._parts.runner)])
         self._close_lock = threading.Lock()
         self._is_closed = False

@@ -34,7 +34,7 @@ class BatchFacts:
     """What is worth knowing of the batch in which a request was computed."""
 
     size: int  # requests in it
-    reason: str  # why it was cut when it was: full, waited, deadline, drained
+    reason: str  # why it was cut when it was: full, waited, …; alone where nobody may join
     waited_s: float  # by this request, from submit to the cut
     compute_s: float  # in the executor, for the whole batch
     pre_s: float  # gathering the batch's inputs into one array for each

@@ -53,6 +53,7 @@ class WorkerPredictor:
     ) -> None:
         if num_workers < 1:
             raise InvalidInputError(f"there must be at least 1 worker, not {num_workers}", param="num_workers")
+        make_batcher(config)  # refuses limits that do not go together, before a model is loaded
         num_threads = max(1, (config.num_threads or available_cores()) // num_workers)
         self._lanes = [
             ProcessLane(config, i, self, num_threads=num_threads, start_timeout_s=start_timeout_s, pause_s=pause_s)
@@ -62,7 +63,7 @@ class WorkerPredictor:
         self._is_closed = False
         self._gone: set[int] = set()
         self._info = self._start(report)
-        self._front = BatchFront(self._info, make_batcher(config, self._info))
+        self._front = BatchFront(self._info, make_batcher(config, self._info.max_length))
         self._front.set_lanes(self._lanes)
         for lane in self._lanes:
             lane.serve()
