@@ -1,6 +1,9 @@
 """Llama: configurations from both kinds of files, one graph, and an error for every model that would come out wrong."""
 
+import json
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,7 @@ from aie_loader import (
 from aie_loader.architectures import ARCHITECTURES, NAMES, architecture_of_gguf, architecture_of_json
 from aie_tensor import Matrix
 
+GOLDEN = Path(__file__).parent.parent / "golden" / "parity"
 JSON: dict[str, object] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8, "intermediate_size": 12,
     "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 10,
@@ -277,7 +281,7 @@ def test_llama3_scaling_from_json_and_as_gguf_stores_it() -> None:
     with pytest.raises(TensorShapeError, match="2 rotary pairs"):
         inv_freq(from_gguf(), {"rope_freqs.weight": Matrix.from_array(np.ones(8, np.float32))})
     for divisor in (0.0, -1.0, np.nan, np.inf):
-        with pytest.raises(MalformedHeaderError, match="rope_freqs.weight holds numbers that are not finite and pos"):
+        with pytest.raises(MalformedHeaderError, match=r"rope_freqs\.weight holds numbers that are not finite and pos"):
             inv_freq(from_gguf(), {"rope_freqs.weight": Matrix.from_array(np.array([1.0, divisor], np.float32))})
 
 
@@ -365,3 +369,24 @@ def test_a_head_of_its_own_counts_though_the_configuration_ties() -> None:
     config, graph = build(from_json(tie_word_embeddings=True), given)
     assert not config.tie_word_embeddings
     assert graph.weights["output.weight"].dequantize()[0, 0] == 2
+
+
+@pytest.mark.parametrize(
+    ("family", "parts"),
+    [
+        ("gpt2", ("ln_1", "ln_2", "attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")),
+        ("gptneox", ("input_layernorm", "attention.query_key_value", "attention.dense", "mlp.dense_h_to_4h")),
+        ("llama", ("self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")),
+    ],
+)
+def test_a_missing_bias_is_missed(family: str, parts: tuple[str, ...]) -> None:
+    """Where the family or the configuration says that there is one; the error has the name that the file would have."""
+    golden = {"gpt2": "gpt2", "gptneox": "gpt_neox", "llama": "llama_biased"}[family]
+    record = json.loads((GOLDEN / f"{golden}.json").read_text())
+    given = {name: Matrix.from_array(np.ones(shape, np.float32)) for name, shape in record["tensors"].items()}
+    config = ARCHITECTURES[family].from_json(record["config"], None, "x")
+    for part in parts:
+        name = next(name for name in given if name.endswith(f".1.{part}.bias"))
+        few = {each: matrix for each, matrix in given.items() if each != name}
+        with pytest.raises(MissingTensorError, match=re.escape(f"no tensor {name.removeprefix('transformer.')!r}")):
+            ARCHITECTURES[family].build(config, few, "x", is_gguf=False)

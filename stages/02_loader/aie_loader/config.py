@@ -47,7 +47,8 @@ class ModelConfig:
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]  # any of them ends a text
     rope_interleaved: bool  # pairs (2i, 2i+1), as GGUF stores llama; False: pairs (i, i + D/2), as in safetensors
-    attention_bias: bool = False  # on q, k and v (and, in most families, on the output)
+    attention_bias: bool = False  # on q, k and v: the file must have them
+    more_biases: tuple[str, ...] = ()  # other parts of a layer whose biases the file must have: "attn_output", "ffn_up"
     norm: Literal["rms", "layer"] = "rms"
     norm_offset: float = 0.0  # added to the weights of the norms; Gemma stores weight − 1
     activation: Literal["silu", "gelu", "gelu_tanh", "relu"] = "silu"

@@ -140,8 +140,8 @@ class _Builder:
         config = self._config
         weight = self._take.take(f"{name}.weight", config.hidden_size)
         if config.norm == "layer":
-            bias = self._optional(f"{name}.bias", config.hidden_size)
-            return self._add(name, "layer_norm", x, weight, *bias, eps=config.norm_eps)
+            bias = self._take.take(f"{name}.bias", config.hidden_size)
+            return self._add(name, "layer_norm", x, weight, bias, eps=config.norm_eps)
         return self._add(name, "rms_norm", x, weight, eps=config.norm_eps, **_unless(0.0, offset=config.norm_offset))
 
     def _head_norm(self, name: str, x: str, num_heads: int) -> str:
@@ -156,7 +156,9 @@ class _Builder:
 
     def _optional(self, name: str, size: int) -> list[str]:
         """A bias where the file has one; where the configuration says that there must be one, it must."""
-        needed = self._config.attention_bias and name.split(".")[2:3] in (["attn_q"], ["attn_k"], ["attn_v"])
+        part = name.split(".")[-2]
+        needed = self._config.attention_bias and part in ("attn_q", "attn_k", "attn_v")
+        needed = needed or part in self._config.more_biases
         return [self._take.take(name, size)] if needed or self._take.has(name) else []
 
     def _add(self, name: str, op: str, *inputs: str, **attrs: object) -> str:

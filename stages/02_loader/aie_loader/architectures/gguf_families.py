@@ -22,9 +22,10 @@ GGUF_FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "gemma2": {"activation": "gelu_tanh", "has_post_norms": True},
     "gemma3": {"activation": "gelu_tanh", "has_post_norms": True, "has_qk_norm": True},
     "phi3": {},
-    "gpt2": {"norm": "layer", "activation": "gelu_tanh", "is_gated": False, "has_learned_positions": True},
-    "gptneox": {"norm": "layer", "activation": "gelu", "is_gated": False},
-}
+    "gpt2": {"norm": "layer", "activation": "gelu_tanh", "is_gated": False, "has_learned_positions": True,
+             "attention_bias": True, "more_biases": ("attn_output", "ffn_up", "ffn_down")},
+    "gptneox": {"norm": "layer", "activation": "gelu", "is_gated": False, "more_biases": ("ffn_up", "ffn_down")},
+}  # fmt: skip
 """What each family changes, where the file need not be asked."""
 
 _ENDS = ("eos", "eot", "eom")  # end of text, of turn, of message: each stops generation

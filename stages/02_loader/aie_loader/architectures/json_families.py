@@ -17,6 +17,7 @@ __all__ = ["JSON_FAMILIES", "config_from_json"]
 
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh",
                 "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "relu": "relu"}  # fmt: skip
+_FEED_FORWARD = ("ffn_gate", "ffn_up", "ffn_down")
 Changes = dict[str, Any]
 
 
@@ -30,13 +31,13 @@ def config_from_json(
     base = _base(fields, family, _KEYS.get(family, {}))
     more_ends = Fields(generation or {}, f"{where} (generation_config.json)").token_ids("eos_token_id", base.vocab_size)
     base = replace(base, eos_token_ids=unique(base.eos_token_ids, more_ends))
-    config = replace(base, **JSON_FAMILIES[family](fields, base))
-    if config.rope_scaling is not None and config.rope_scaling.kind == "longrope":
+    model = replace(base, **JSON_FAMILIES[family](fields, base))
+    if model.rope_scaling is not None and model.rope_scaling.kind == "longrope":
         # One set of divisors is for texts up to the trained length, the other for longer ones. Keys in the cache cannot
         # change sides in the middle of a text, so what is served is the first.
-        served = min(config.rope_scaling.trained_len, config.max_position_embeddings)
-        config = replace(config, max_position_embeddings=served)
-    return checked(fields, config)
+        served = min(model.rope_scaling.trained_len, model.max_position_embeddings)
+        model = replace(model, max_position_embeddings=served)
+    return checked(fields, model)
 
 
 _KEYS: Mapping[str, Mapping[str, str]] = {  # where a family calls a size by another name
@@ -76,7 +77,7 @@ def _base(fields: Fields, family: str, keys: Mapping[str, str]) -> ModelConfig:
 def _llama(fields: Fields, base: ModelConfig) -> Changes:
     return {
         **_usual(fields, base),
-        "attention_bias": fields.flag("attention_bias", False),
+        **_biases(fields, _FEED_FORWARD if fields.flag("mlp_bias", False) else ()),
     }
 
 
@@ -91,7 +92,7 @@ def _qwen2(fields: Fields, base: ModelConfig) -> Changes:
 def _qwen3(fields: Fields, base: ModelConfig) -> Changes:
     return {
         **_usual(fields, base),
-        "attention_bias": fields.flag("attention_bias", False),
+        **_biases(fields),
         "has_qk_norm": True,
         "windows": _qwen_windows(fields, base),
     }
@@ -130,7 +131,7 @@ def _gemma3(fields: Fields, base: ModelConfig) -> Changes:
 def _gemma(fields: Fields, base: ModelConfig) -> Changes:
     return {
         **_usual(fields, base, activation="gelu_pytorch_tanh", activation_key="hidden_activation"),
-        "attention_bias": fields.flag("attention_bias", False),
+        **_biases(fields),
         "norm_offset": 1.0,
         "has_post_norms": True,
         "attention_scale": fields.number("query_pre_attn_scalar", 256.0) ** -0.5,
@@ -159,6 +160,7 @@ def _gpt2(fields: Fields, base: ModelConfig) -> Changes:
         "is_gated": False,
         "has_learned_positions": True,
         "attention_bias": True,
+        "more_biases": ("attn_output", "ffn_up", "ffn_down"),
     }
 
 
@@ -172,7 +174,7 @@ def _gptneox(fields: Fields, base: ModelConfig) -> Changes:
         "activation": _activation(fields, "hidden_act", "gelu"),
         "is_gated": False,
         "is_parallel": fields.flag("use_parallel_residual", True),
-        "attention_bias": fields.flag("attention_bias", True),
+        **_biases(fields, ("ffn_up", "ffn_down"), default=True),
         "rope_theta": rope_theta(fields, fields.number("rotary_emb_base", 10_000.0)),
         "rope_scaling": scaling(fields, base.max_position_embeddings, width),
         "rotary_dim": width,
@@ -198,6 +200,12 @@ def _usual(
         "rope_scaling": scaling(fields, base.max_position_embeddings, width),
         "rotary_dim": None if width == base.head_dim else width,
     }
+
+
+def _biases(fields: Fields, always: tuple[str, ...] = (), *, default: bool = False) -> Changes:
+    """`attention_bias` speaks of all four matrices of the attention."""
+    has = fields.flag("attention_bias", default)
+    return {"attention_bias": has, "more_biases": ("attn_output", *always) if has else always}
 
 
 def _turning(fields: Fields, base: ModelConfig, share: float, key: str) -> int:

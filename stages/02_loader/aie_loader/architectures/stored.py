@@ -50,8 +50,8 @@ def _same(name: str) -> str:
 
 
 def _name_or_same(named: InFile, name: str) -> str:
-    """The file's name of a tensor, or of the joined one that it is a part of; the graph's own where there is neither."""
-    for asked in (name, _JOINED.sub(_joined, name)):
+    """The file's name of the matrix that a tensor is a part of, or else its own; the graph's where there is neither."""
+    for asked in (_JOINED.sub(_joined, name), name):
         try:
             return named(asked)
         except KeyError:

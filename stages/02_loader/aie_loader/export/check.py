@@ -16,7 +16,7 @@ __all__ = ["check_same_model"]
 _ELSEWHERE = frozenset({
     "architecture",  # Mistral is `llama` in GGUF
     "rope_interleaved", "norm_offset",  # the tensors are changed to suit
-    "attention_bias", "tie_word_embeddings",  # the tensors tell
+    "attention_bias", "more_biases", "tie_word_embeddings",  # the tensors tell
     "bos_token_id", "eos_token_ids",  # the tokenizer's
     "rope_theta", "rope_scaling", "local_rope_theta", "rotary_dim",  # compared as what they give: frequencies
     "windows", "attention_scale",
