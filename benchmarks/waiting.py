@@ -138,9 +138,8 @@ def main() -> int:
     parser.add_argument("--waits", type=int, default=500, help="timed waits of each strategy (default 500)")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
-    print(
-        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load average {os.getloadavg()[0]:.1f}\n"
-    )
+    busy = f"load average {os.getloadavg()[0]:.1f}"
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {busy}\n")
     print("load   strategy     items    wake-up p50        p99   CPU beyond the producer's")
     wakes = []
     for load in LOADS:

@@ -11,8 +11,8 @@ Layout, each line built on those above it:
     passthrough, continuous              one request at a time; requests that join and leave at every step
     gaps, buckets, dynamic, static       whole requests, gathered by size and waiting time
     factory                              one configuration value chooses the scheduler
-    workload, report, simulator          the real schedulers on a virtual clock
-    measure, live, timeline              what it costs, what it brings here, what it looks like
+    workload, traffic, report, simulator the real schedulers on a virtual clock
+    measure, live, timeline, plot        what it costs, what it brings here, what it looks like
 
 It may import the errors of stage 1, and no array code: neither NumPy nor stage 2.
 """
@@ -37,13 +37,14 @@ from aie_scheduler.protocol import Scheduler
 from aie_scheduler.queue import BoundedQueue
 from aie_scheduler.report import Percentiles, SimulationReport
 from aie_scheduler.request import Request, SequenceState, SequenceStatus
-from aie_scheduler.simulator import CostModel, simulate
+from aie_scheduler.simulator import BatchCost, CostModel, StepCost, simulate
 from aie_scheduler.static import StaticBatcher
 from aie_scheduler.waiting import Block, Hybrid, Spin, WaitStrategy
 from aie_scheduler.workload import SimulatedRequest, Workload
 
 __all__ = [
     "DEFAULT_BUCKET_EDGES",
+    "BatchCost",
     "BatchCut",
     "Block",
     "BlockAllocator",
@@ -77,6 +78,7 @@ __all__ = [
     "SimulationReport",
     "Spin",
     "StaticBatcher",
+    "StepCost",
     "StepPlan",
     "WaitStrategy",
     "Workload",

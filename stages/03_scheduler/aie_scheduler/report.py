@@ -1,8 +1,10 @@
 """What a simulation found out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
+
+from aie_scheduler.cut import CutReason
 
 __all__ = ["Percentiles", "SimulationReport"]
 
@@ -41,6 +43,11 @@ class SimulationReport:
     num_preemptions: int
     num_steps: int
     mean_batch: float  # sequences per step
+    busy_s: float  # in steps; the rest of the time the executor waited
+    num_tokens: int  # computed, padding left out
+    num_slots: int  # computed, padding included
+    reasons: Mapping[CutReason, int]  # of gathered batches: why each was cut
+    sizes: Mapping[int, int]  # requests in a step → steps
     ttft: Percentiles  # arrival to first token
     e2e: Percentiles  # arrival to last token
     waiting: Percentiles  # arrival to the first step that has the request in it
@@ -54,3 +61,13 @@ class SimulationReport:
     def output_tokens_per_s(self) -> float:
         """Sampled tokens of finished requests over the whole time."""
         return self.output_tokens / self.makespan_s if self.makespan_s else 0.0
+
+    @property
+    def busy_share(self) -> float:
+        """What part of the time the executor computed, 0 to 1."""
+        return self.busy_s / self.makespan_s if self.makespan_s else 0.0
+
+    @property
+    def padding_share(self) -> float:
+        """What part of the computed tokens was padding, 0 to 1."""
+        return 1.0 - self.num_tokens / self.num_slots if self.num_slots else 0.0

@@ -4,9 +4,12 @@ It answers "what would this policy do under this traffic" in milliseconds and wi
 It does not answer "how fast is this machine": every time in its report is as good as the cost model's constants.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from aie_scheduler.cut import CutReason
 from aie_scheduler.errors import QueueFullError, RequestTooLongError
 from aie_scheduler.plan import StepPlan
 from aie_scheduler.protocol import Scheduler
@@ -14,7 +17,15 @@ from aie_scheduler.report import Percentiles, SimulationReport
 from aie_scheduler.request import Request
 from aie_scheduler.workload import SimulatedRequest, Workload
 
-__all__ = ["CostModel", "simulate"]
+__all__ = ["BatchCost", "CostModel", "StepCost", "simulate"]
+
+
+class StepCost(Protocol):
+    """What a step costs."""
+
+    def step_s(self, plan: StepPlan) -> float:
+        """Seconds."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +55,18 @@ class CostModel:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class BatchCost:
+    """A straight line: so much for a batch, so much for each token in it, padding included where the batch pads."""
+
+    per_batch_s: float
+    per_token_s: float
+
+    def step_s(self, plan: StepPlan) -> float:
+        """Seconds of one step."""
+        return self.per_batch_s + self.per_token_s * _slots(plan)
+
+
 @dataclass(slots=True)
 class _Life:
     """What happened to one request so far."""
@@ -64,12 +87,17 @@ class _Tally:
     num_refused: int = 0
     num_expired: int = 0
     num_recomputed: int = 0
+    busy_s: float = 0.0
+    num_tokens: int = 0
+    num_slots: int = 0
+    reasons: Counter[CutReason] = field(default_factory=Counter)
+    sizes: Counter[int] = field(default_factory=Counter)
 
 
 def simulate(
     scheduler: Scheduler,
     workload: Workload,
-    cost_model: CostModel,
+    cost_model: StepCost,
     *,
     on_step: Callable[[float, StepPlan], None] | None = None,
 ) -> SimulationReport:
@@ -91,7 +119,9 @@ def simulate(
             on_step(now, plan)
         _start(plan, lives, tally, now)
         if plan.chunks:
-            now += cost_model.step_s(plan)
+            step_s = cost_model.step_s(plan)
+            now += step_s
+            tally.busy_s += step_s
         scheduler.update(plan, list(_sample(plan, lives, tally, now)))
     return _report(scheduler, tally, now)
 
@@ -108,6 +138,8 @@ def _arrive(scheduler: Scheduler, request: SimulatedRequest, lives: dict[str, _L
                 priority=request.priority,
                 arrival_s=request.arrival_s,
                 deadline_s=request.deadline_s,
+                client=request.client,
+                model=request.model,
             )
         )
     except (QueueFullError, RequestTooLongError):
@@ -125,6 +157,12 @@ def _next_event(scheduler: Scheduler, pending: SimulatedRequest | None, now: flo
 
 def _start(plan: StepPlan, lives: dict[str, _Life], tally: _Tally, now: float) -> None:
     tally.num_expired += len(plan.expired)
+    if plan.chunks:
+        tally.sizes[len(plan.chunks)] += 1
+        tally.num_tokens += plan.num_tokens
+        tally.num_slots += _slots(plan)
+    if plan.cut is not None:
+        tally.reasons[plan.cut.reason] += 1
     for chunk in plan.chunks:
         life = lives[chunk.request_id]
         if life.started_s is None:
@@ -132,6 +170,11 @@ def _start(plan: StepPlan, lives: dict[str, _Life], tally: _Tally, now: float) -
         end = chunk.start + chunk.num_tokens
         tally.num_recomputed += max(0, min(life.num_computed, end) - chunk.start)
         life.num_computed = max(life.num_computed, end)
+
+
+def _slots(plan: StepPlan) -> int:
+    """Tokens that a step computes."""
+    return plan.cut.num_slots if plan.cut is not None else plan.num_tokens
 
 
 def _sample(plan: StepPlan, lives: dict[str, _Life], tally: _Tally, now: float) -> Iterator[str]:
@@ -162,6 +205,11 @@ def _report(scheduler: Scheduler, tally: _Tally, now: float) -> SimulationReport
         num_preemptions=stats.num_preemptions,
         num_steps=stats.num_steps,
         mean_batch=stats.mean_batch,
+        busy_s=tally.busy_s,
+        num_tokens=tally.num_tokens,
+        num_slots=tally.num_slots,
+        reasons=dict(tally.reasons),
+        sizes=dict(sorted(tally.sizes.items())),
         ttft=Percentiles.of([life.first_token_s - life.request.arrival_s for life in done]),
         e2e=Percentiles.of([life.done_s - life.request.arrival_s for life in done]),
         waiting=Percentiles.of([(life.started_s or 0.0) - life.request.arrival_s for life in done]),

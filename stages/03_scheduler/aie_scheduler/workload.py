@@ -20,6 +20,8 @@ class SimulatedRequest:
     output_len: int  # tokens sampled before it ends by itself
     priority: int = 0
     deadline_s: float | None = None
+    client: str = ""
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
