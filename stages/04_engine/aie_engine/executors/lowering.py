@@ -9,6 +9,7 @@ key/value heads, D head size, V vocabulary, N/K output and reduction dims of a m
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from typing import Any
 
@@ -25,6 +26,8 @@ from aie_tensor.native import FORMATS, INDICES, Buffer, PackedMatrix, PlanBuilde
 
 __all__ = ["Lowering"]
 
+_PRODUCTS = frozenset({"linear", "linear_concat", "linear_add", "swiglu"})
+_MAX_PACKERS = 4
 _ROWS = {"T": "tokens", "R": "logits", "S": "sequences", "B": "items"}
 
 
@@ -59,6 +62,7 @@ class Lowering:
         """
         for node in nodes:
             self._check(node)
+        self._pack_ahead(nodes)
         for node in nodes:
             _OPERATORS[node.op][0](self, node)
 
@@ -104,6 +108,18 @@ class Lowering:
             )
             drop_pages(matrix)  # from now on the packed copy is read
         return self._packed[name]
+
+    def _pack_ahead(self, nodes: Sequence[Node]) -> None:
+        """Pack what the products need, a few matrices at a time: reading a file's pages and writing new ones waits more
+        than it computes. Where precisions change, one after the other, so that no two lie around in between."""
+        if self._converter is not None:
+            return
+        read = (name for node in nodes if node.op in _PRODUCTS for name in node.inputs[1:])
+        names = dict.fromkeys(name for name in read if name in self._weights)  # each once, in order
+        ready = [name for name in names if len(self._weights[name].shape) == 2 and self._weights[name].dtype in FORMATS]
+        with ThreadPoolExecutor(max_workers=min(_MAX_PACKERS, self.builder.num_threads)) as threads:
+            for _ in threads.map(self.pack, ready):
+                pass  # raises what packing raised
 
     def _check(self, node: Node) -> None:
         def refuse(what: str) -> UnsupportedOpError:
