@@ -2,12 +2,15 @@
 
 import http.client
 import json
+import os
 import shutil
+import signal
 import threading
 import weakref
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -191,9 +194,25 @@ def test_worker_processes_are_exchanged(models, sources):
         assert client.load()[1]["code"] == "model_check_failed"
         publish(sources[1], models, 3)
         assert client.load()[1]["previous_version"] == "1"
-        assert client.text() != before
-        assert service.server.models.default.engine.stats().worker_pid != pid
+        now = client.text()
+        assert now != before
+        new_pid = service.server.models.default.engine.stats().worker_pid
+        assert new_pid not in (pid, 0)
+        wait_until(lambda: service.models.figures()["tiny"].num_versions == 1)
+        assert not psutil.pid_exists(pid)
+        os.kill(new_pid, signal.SIGKILL)
+        for is_healthy in (False, True):
+            wait_until(lambda wanted=is_healthy: (client.call("GET", "/health")[0] == 200) == wanted)
+        assert client.text() == now, "a worker that died is started again as the version that serves"
         client.close()
+
+
+def wait_until(holds):
+    for _ in range(3000):
+        if holds():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("waited in vain")
 
 
 def test_a_watched_folder(tmp_path, sources):
@@ -203,19 +222,11 @@ def test_a_watched_folder(tmp_path, sources):
         (tmp_path / "tiny").mkdir()
         publish(sources[0], tmp_path, 1)
         service.watcher.look(), service.watcher.look()
-        wait_for(client, "1")
+        wait_until(lambda: client.states().get("1") == "READY")
         publish(sources[1], tmp_path, 2)
         service.watcher.look(), service.watcher.look()
-        wait_for(client, "2")
+        wait_until(lambda: client.states().get("2") == "READY")
         client.close()
-
-
-def wait_for(client, version):
-    for _ in range(500):
-        if client.states().get(version) == "READY":
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError(client.states())
 
 
 def test_a_broken_newest_version_at_the_start(models, sources, tmp_path):

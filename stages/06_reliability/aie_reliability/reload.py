@@ -153,7 +153,7 @@ class ModelManager:
         with self._lock:
             models = [*self._table, *self._retired]
         for model in models:
-            model.engine.close()
+            _close(model)
         self._to_close.put(None)
         for thread in self._threads:
             thread.join(timeout_s)
@@ -223,7 +223,7 @@ class ModelManager:
                 if before is not None:
                     self._retired.append(before.model)
         except BaseException:
-            model.engine.close()
+            _close(model)  # and the reason stays the one that was
             raise
         _log.info("%s: version %s serves now, loaded in %.2f s", load.name, load.version, took_s)
         if before is not None:
@@ -267,14 +267,18 @@ class ModelManager:
 
     def _close_all(self) -> None:
         while (model := self._to_close.get()) is not None:
-            try:
-                model.engine.close()
-            except Exception:  # whatever it is: the next one has to be closed, too
-                _log.exception("version %s of %s could not be closed", model.version, model.name)
+            _close(model)
             with self._lock:
                 self._retired = [other for other in self._retired if other is not model]
             del model
             self._after_close()
+
+
+def _close(model: ServedModel) -> None:
+    try:
+        model.engine.close()
+    except Exception:  # whatever it is: the next one has to be closed, too
+        _log.exception("version %s of %s could not be closed", model.version, model.name)
 
 
 def _busy(name: str) -> ModelBusyError:
