@@ -7,7 +7,9 @@ Results do not depend on the company. The native kernels promise that; of NumPy'
 may depend on the number of rows, so there every item runs by itself.
 """
 
+import logging
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -24,6 +26,8 @@ from aie_tensor import AieError, Allocation, MemoryPool
 __all__ = ["BatchResult", "BatchRunner", "GraphExecutor", "Item"]
 
 Item = Mapping[str, Array]
+
+_log = logging.getLogger("aie.engine")
 
 
 class GraphExecutor(Protocol):
@@ -99,15 +103,14 @@ class BatchRunner:
     def _run(self, items: Sequence[Item], begin: int, end: int, result: BatchResult) -> None:
         try:
             result.items[begin:end] = self._attempt(items[begin:end], result)
+            return
         except Exception as error:
-            if end - begin > 1:
-                middle = (begin + end) // 2
-                self._run(items, begin, middle, result)
-                self._run(items, middle, end, result)
-            elif isinstance(error, AieError):
-                result.items[begin] = error
-            else:
-                result.items[begin] = PredictionFailedError(f"the model failed: {type(error).__name__}: {error}")
+            if end - begin == 1:
+                result.items[begin] = _bare(error)
+                return
+        middle = (begin + end) // 2
+        self._run(items, begin, middle, result)
+        self._run(items, middle, end, result)
 
     def _attempt(self, items: Sequence[Item], result: BatchResult) -> list[dict[str, Array] | AieError]:
         began = self._clock()
@@ -168,3 +171,12 @@ class BatchRunner:
             if own[name].dtype.kind == "f" and np.isnan(own[name]).any():
                 return PredictionFailedError(f"the model gives no numbers for this input: {name} holds NaN")
         return own
+
+
+def _bare(error: Exception) -> AieError:
+    """To be kept by who asked, so without its traceback, whose frames hold the staging buffers."""
+    if not isinstance(error, AieError):
+        _log.error("a prediction failed:\n%s", "".join(traceback.format_exception(error)))
+        return PredictionFailedError(f"the model failed: {type(error).__name__}: {error}")
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)

@@ -30,6 +30,7 @@ __all__ = ["WorkerPredictor"]
 
 _CLOSED = "The predictor was closed."
 _MEMORY_TIMEOUT_S = 10.0  # a batch may be long, and a snapshot walks over every block
+_IDLE_EXIT_S = 5.0  # for a worker that has nothing to do
 _PAUSE_S = 0.1  # before the first restart of a worker
 
 _log = logging.getLogger("aie.engine")
@@ -111,11 +112,10 @@ class WorkerPredictor:
                 return
             self._is_closed = True
             atexit.unregister(self.close)
-            until_s = time.monotonic() + timeout_s
             self._front.end(_CLOSED)
             self._thread.join()
             self._front.wait_idle(timeout_s)
-            self._stop(until_s)
+            self._stop()
 
     def is_running(self, lane: ProcessLane, batch: Batch) -> bool:
         """A lane asks."""
@@ -151,14 +151,18 @@ class WorkerPredictor:
             raise
         return msgspec.structs.replace(infos[0], num_workers=len(self._lanes))
 
-    def _stop(self, until_s: float) -> None:
+    def _stop(self) -> None:
+        for worker in self._front.stats().workers:
+            if worker.is_busy:  # still, after the time it was given
+                lane = self._lanes[worker.index]
+                _log.warning("worker %d of the predictor (pid %d) does not end and is killed", lane.index, lane.pid)
+                lane.kill()
         for lane in self._lanes:
             lane.stop()
         for lane in self._lanes:
-            if not lane.join(max(0.0, until_s - time.monotonic())):
-                _log.warning("worker %d of the predictor (pid %d) does not end and is killed", lane.index, lane.pid)
+            if not lane.join(_IDLE_EXIT_S):
                 lane.kill()
-                lane.join(timeout_s=10.0)
+                lane.join(_IDLE_EXIT_S)
 
     def _with_process(self, worker: WorkerStats) -> WorkerStats:
         lane = self._lanes[worker.index]
