@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from aie_engine import InvalidInputError
-
 if TYPE_CHECKING:
     from aie.settings import ServeSettings
 
@@ -39,7 +37,10 @@ def serve(
     threads: Annotated[int | None, typer.Option(help="Compute threads of an engine. [all cores]")] = None,
     workers: Annotated[
         int | None,
-        typer.Option(help="1: engine in a process of its own; 0: in the server's process, for debugging. [1]"),
+        typer.Option(
+            help="1: engine in a process of its own; 0: in the server's process, for debugging; more: of an encoder, "
+            "classifier or image model. [1]"
+        ),
     ] = None,
     kernels: Annotated[
         str | None, typer.Option(help="native (C, compiled on first use), numpy, or auto. [auto]")
@@ -49,7 +50,8 @@ def serve(
     max_wait_ms: Annotated[
         float | None,
         typer.Option(
-            help="Window of the dynamic batcher for encoders (later); generation never waits, so only 0 is taken."
+            help="How long a batch of an encoder, classifier or image model waits for company; generation never "
+            "waits. [5]"
         ),
     ] = None,
     max_queue: Annotated[int | None, typer.Option(help="Most requests waiting before new ones get 503. [256]")] = None,
@@ -93,16 +95,12 @@ def serve(
         Path | None, typer.Option(help="TOML file with these settings; variables AIE_* and flags win over it.")
     ] = None,
 ) -> None:
-    """Serve models over HTTP: /v1/chat/completions, /v1/completions, /v1/models, /health, /metrics and more.
+    """Serve models over HTTP: /v1/chat/completions, /v1/completions, /v1/embeddings, /health, /metrics and more.
 
     Try it:  curl localhost:8000/v1/chat/completions -d '{"messages": [{"role": "user", "content": "Hello!"}]}'
     """
     from aie.settings import load_settings
 
-    if max_wait_ms:
-        raise InvalidInputError(
-            "--max-wait-ms concerns encoders, which are not served yet; generation never waits.", param="max_wait_ms"
-        )
     flags: dict[str, object] = {
         "models": tuple(models) if models else None,
         "repository": str(repository) if repository is not None else None,
@@ -117,6 +115,7 @@ def serve(
         "lenient": tuple(lenient) if lenient else None,
         "max_batch_size": max_batch_size,
         "max_batch_tokens": max_batch_tokens,
+        "max_wait_ms": max_wait_ms,
         "max_queue": max_queue,
         "max_seq_len": max_seq_len,
         "kv_memory": kv_memory,
@@ -144,6 +143,7 @@ def _run(settings: "ServeSettings") -> None:
 
 
 def _serve(settings: "ServeSettings", say: Callable[[str], None]) -> None:
+    from aie.predictors import describe
     from aie.service import build_service
     from aie_reliability import Drain
 
@@ -159,6 +159,8 @@ def _serve(settings: "ServeSettings", say: Callable[[str], None]) -> None:
                 f"{info.model_name}: {info.kernels} kernels, {info.num_threads} threads, contexts of up to "
                 f"{info.max_seq_len} tokens, KV cache for {info.num_kv_blocks * info.block_size} tokens"
             )
+        for predictor in service.predictors:
+            say(describe(predictor))
         say(f"Ready after {time.monotonic() - started_s:.1f} s on {service.server.url} (Ctrl-C to stop)")
         drain.wait()
         say(

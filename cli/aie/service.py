@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from aie.assemble import DEFAULT_MODEL, check_api_key, engine_config, find_model, reliability_config
 from aie.console import note
+from aie.predictors import close_predictors, start_predictors
 from aie.settings import ServeSettings
 from aie.texts import TextModels
 from aie_engine import (
@@ -19,7 +20,7 @@ from aie_engine import (
     read_golden,
     start_engine,
 )
-from aie_loader import FixedModels, ModelRepository, served_name
+from aie_loader import FixedModels, ModelRepository, is_predictor, served_name
 from aie_reliability import (
     AdmissionGate,
     Catalog,
@@ -30,7 +31,7 @@ from aie_reliability import (
     RepositoryWatcher,
     SupervisedEngine,
 )
-from aie_server import ModelTable, ServedModel, Server, ServerConfig
+from aie_server import ModelTable, ServedModel, ServedPredictor, Server, ServerConfig
 
 __all__ = ["Service", "build_service"]
 
@@ -43,6 +44,7 @@ class Service:
     gate: AdmissionGate
     models: ModelManager
     watcher: RepositoryWatcher | None = None
+    predictors: list[ServedPredictor] = field(default_factory=list)
 
     def begin_drain(self) -> None:
         """Nothing new from now on; what was begun goes on."""
@@ -61,21 +63,28 @@ class Service:
         if self.watcher is not None:
             self.watcher.close()
         self.server.close()
-        self.models.close()
+        try:
+            self.models.close()
+        finally:
+            close_predictors(self.predictors)
 
 
 def build_service(settings: ServeSettings, *, report: Callable[[str], None] = note) -> Service:
     """Loads every model and opens the port. Whatever was started is closed again when a later part fails."""
     check_api_key(settings.api_key)
-    catalog = _catalog(settings)
+    catalog, predictor_paths = _catalog(settings)
     versions = [found[-1] for found in catalog.scan().values() if found]
     table = ModelTable(may_be_empty=True)
-    manager = ModelManager(table, catalog, _Preparation(settings, max(1, len(versions)), report))
+    share = max(1, len(versions) + len(predictor_paths))
+    manager = ModelManager(table, catalog, _Preparation(settings, share, report))
+    predictors: list[ServedPredictor] = []
     try:
+        predictors = start_predictors(settings, predictor_paths, report, share=share)
         _load_at_start(settings, catalog, manager, table, report)
         gate = AdmissionGate(reliability_config(settings), engines_ready=lambda: _engines_ready(table))
         server = Server(
             table,
+            predictors=predictors,
             control=manager,
             host=settings.host,
             port=settings.port,
@@ -83,18 +92,20 @@ def build_service(settings: ServeSettings, *, report: Callable[[str], None] = no
             api_keys=(settings.api_key,) if settings.api_key else (),
             config=ServerConfig(metrics_prefix=settings.metrics_prefix),
         )
-        service = Service(server, gate, manager)
+        service = Service(server, gate, manager, predictors=predictors)
         if settings.watch is not None:
             service.watcher = RepositoryWatcher(catalog, manager, versions)
             service.watcher.start()
         return service
     except BaseException:
         manager.close()
+        close_predictors(predictors)
         raise
 
 
-def _catalog(settings: ServeSettings) -> Catalog:
-    """A repository where one was named, else the models of the command line. Raises `InvalidInputError`."""
+def _catalog(settings: ServeSettings) -> tuple[Catalog, dict[str, Path]]:
+    """A repository where one was named, else the models of the command line: those that generate, and the paths of
+    those that answer at once, which are neither loaded nor exchanged later. Raises `InvalidInputError`."""
     folders = [folder for folder in (settings.repository, settings.watch) if folder is not None]
     if not folders:
         names = settings.models or (None,)
@@ -103,12 +114,13 @@ def _catalog(settings: ServeSettings) -> Catalog:
             raise InvalidInputError(
                 f"Two models would be served under one name: {', '.join(name for name, _ in paths)}."
             )
-        return FixedModels(dict(paths))
+        predictors = {name: path for name, path in paths if is_predictor(path)}
+        return FixedModels({name: path for name, path in paths if name not in predictors}), predictors
     if settings.models:
         raise InvalidInputError("Give models, or a folder of models with --repository or --watch, not both.")
     if len({Path(folder).resolve() for folder in folders}) > 1:
         raise InvalidInputError("--repository and --watch name different folders; one server has one.", param="watch")
-    return ModelRepository(folders[0])
+    return ModelRepository(folders[0]), {}
 
 
 def _load_at_start(
@@ -131,7 +143,7 @@ def _load_at_start(
                     raise
                 report(f"{name}: version {version.version} is passed over: {error}")
                 failures.append(error)
-    if len(table) or settings.watch is not None:
+    if len(table) or settings.watch is not None or isinstance(catalog, FixedModels):
         return
     raise (
         failures[0]

@@ -21,6 +21,7 @@ _LONGEST_S = 365 * 24 * 3600.0
 _RANGES: dict[str, tuple[float, float, str]] = {
     "port": (0, 65535, "from 0 to 65535"),
     "threads": (1, 4096, "from 1 to 4096"),
+    "max_wait_ms": (0, 60_000, "from 0 to 60000 milliseconds"),
     "rate_limit": (1e-6, 1e9, "a positive number of requests per second"),
     "memdebug_sample": (1, 1 << 20, f"from 1 (every allocation) to {1 << 20}"),
     "deadline_s": (1e-3, _LONGEST_S, "a positive number of seconds, at most a year"),
@@ -46,6 +47,7 @@ class ServeSettings:
     lenient: tuple[str, ...] = ()  # differences from a file format's rules to let through
     max_batch_size: int = 64  # requests in one step
     max_batch_tokens: int = 512  # tokens in one step, prefill and decode together
+    max_wait_ms: float | None = None  # how long an encoder's or classifier's batch waits for company; none: 5
     max_queue: int = 256  # requests waiting before 503
     max_seq_len: int | None = None  # prompt and answer together; none: what model and KV memory allow
     kv_memory: str = "768MiB"  # for the KV cache of each model
