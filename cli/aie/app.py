@@ -17,6 +17,7 @@ from aie import (
     quantize,
     reload,
     serve,
+    simulate,
     stage,
     version,
 )
@@ -53,6 +54,7 @@ load.register(app)
 quantize.register(app)
 convert.register(app)
 memdebug.register(app)
+simulate.register(app)
 stage.register(app)
 doctor.register(app)
 config_command.register(app)

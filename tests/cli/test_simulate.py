@@ -1,0 +1,143 @@
+"""`aie simulate`: the real batchers on a virtual clock; sums by hand, the trap of equal lengths, wrong use."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from aie.app import app
+from aie.simulate_cost import fit_line, parse_cost
+from aie_engine import AieError, InvalidInputError
+
+COST = ("--cost", "3ms+0.05ms*tokens")
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(app, ["simulate", *map(str, arguments)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def rows(path: Path, *arguments: object) -> list[dict[str, Any]]:
+    run("--json", path, *arguments)
+    document: dict[str, Any] = json.loads(path.read_text())
+    assert document["simulated"] is True
+    return list(document["rows"])
+
+
+def test_one_request_takes_its_wait_and_its_cost(tmp_path: Path) -> None:
+    (tmp_path / "one.jsonl").write_text('{"arrival_s": 7.5, "length": 40}\n')
+    row, _ = rows(tmp_path / "out.json", *COST, "--arrivals", tmp_path / "one.jsonl", "--max-wait-ms", 20)
+    assert row["e2e"]["p50"] == pytest.approx(0.020 + 0.003 + 40 * 0.05e-3)
+    assert row["reasons"] == {"waited": 1}
+
+
+def test_equal_lengths_flatter(tmp_path: Path) -> None:
+    given, equal = rows(tmp_path / "out.json", *COST, "--rate", 100, "--seconds", 10)
+    assert (given["lengths"], equal["lengths"]) == ("as given", "all equal")
+    assert given["padding_share"] > 0.3 > equal["padding_share"] == 0.0
+    assert given["e2e"]["p99"] > 2 * equal["e2e"]["p99"]
+
+
+def test_packing_and_buckets_waste_less(tmp_path: Path) -> None:
+    options = (*COST, "--rate", 120, "--seconds", 10)
+    off, quantiles, packed = (
+        rows(tmp_path / "out.json", *options, *more)[0]
+        for more in ((), ("--buckets", "quantiles:6"), ("--padding", "packed"))
+    )
+    assert packed["padding_share"] == 0.0 < quantiles["padding_share"] < off["padding_share"]
+    assert packed["done_per_s"] > 1.3 * off["done_per_s"]
+
+
+def test_the_sweep_is_a_table_and_a_curve(tmp_path: Path) -> None:
+    shown = run(*COST, "--rate", "20,40", "--max-wait-ms", "0,10", "--seconds", 3, "--lengths", "uniform 8-64")
+    assert "[SIMULATED] policy dynamic" in shown
+    assert "as stated, not measured: 3 ms + 0.05 ms per token" in shown
+    assert "o max_wait 0 ms   x max_wait 10 ms" in shown
+    assert "Batch sizes at 40/s" in shown
+
+
+def test_same_seed_same_figures(tmp_path: Path) -> None:
+    options = (*COST, "--arrivals", "burst", "--seconds", 5)
+    first, again, other = (rows(tmp_path / "out.json", *options, "--seed", seed) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+@pytest.mark.parametrize("policy", ["dynamic", "static", "passthrough", "continuous"])
+@pytest.mark.parametrize("outputs", ["fixed 1", "uniform 1-9"])
+def test_every_policy_serves_everybody(tmp_path: Path, policy: str, outputs: str) -> None:
+    options = ("--policy", policy, "--outputs", outputs, "--rate", 20, "--seconds", 4.98, "--arrivals", "constant")
+    for row in rows(tmp_path / "out.json", *COST, *options):
+        assert (row["num_done"], row["num_refused"], row["num_expired"]) == (99, 0, 0)
+
+
+def test_impatient_requests_are_counted(tmp_path: Path) -> None:
+    options = ("--rate", 400, "--seconds", 5, "--patience-ms", 100, "--max-queue", 50)
+    row, _ = rows(tmp_path / "out.json", *COST, *options)
+    assert row["num_expired"] > 0 < row["num_refused"]
+    assert row["num_done"] + row["num_expired"] + row["num_refused"] == pytest.approx(2000, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "give the cost of a batch"),
+        ((*COST, "--measure", "minilm-l6"), "give the cost of a batch"),
+        (("--cost", "3+1*token"), "write it as"),
+        (("--cost", "0+0*tokens"), "must cost something"),
+        ((*COST, "--policy", "best"), "policy is 'best'; it must be one of continuous, dynamic"),
+        ((*COST, "--padding", "round"), "padding is 'round'"),
+        ((*COST, "--buckets", "5,x"), "--buckets is '5,x'"),
+        ((*COST, "--buckets", "quantiles:0"), "quantiles takes 1 to 64"),
+        ((*COST, "--rate", "nan"), "--rate is 'nan'"),
+        ((*COST, "--rate", "1e7"), "at most 500000 are simulated"),
+        ((*COST, "--seconds", "-1"), "above 0"),
+        ((*COST, "--max-wait-ms", ""), "--max-wait-ms is ''"),
+        ((*COST, "--max-wait-ms", ",".join(map(str, range(65)))), "more than 64 simulations"),
+        ((*COST, "--lengths", "normal(1,2)"), "lengths is 'normal"),
+        ((*COST, "--lengths", "uniform 9-3"), "lengths are from 1"),
+        ((*COST, "--lengths", "lognormal(900,1)"), "mu from -20 to 20"),
+        ((*COST, "--arrivals", "often"), "--arrivals is 'often'"),
+        ((*COST, "--arrivals", "not-here.jsonl"), "not-here.jsonl cannot be read"),
+        ((*COST, "--preferred", "64"), "sizes are from 1 to max_batch_size"),
+        ((*COST, "--patience-ms", "0"), "--patience-ms must be above 0"),
+        ((*COST, "--max-batch-size", "0"), "max_batch_size must be at least 1"),
+    ],
+)
+def test_wrong_use_is_one_sentence(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(AieError, match=message.replace("(", r"\(")) as caught:
+        run(*arguments)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "not a JSON object"),
+        ('{"arrival_s": 1}', "length must be a number from 1"),
+        ('{"arrival_s": "now", "length": 3}', "arrival_s must be a number"),
+        ('{"arrival_s": NaN, "length": 3}', "arrival_s must be a number"),
+        ('{"arrival_s": 1, "length": 3, "patience_s": -1}', "patience_s must be a number"),
+    ],
+)
+def test_recorded_file_is_refused_by_line(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "traffic.jsonl"
+    path.write_text('{"arrival_s": 0, "length": 3}\n' + line + "\n")
+    with pytest.raises(InvalidInputError, match=f"line 2: {message}"):
+        run(*COST, "--arrivals", path)
+
+
+def test_cost_in_any_unit() -> None:
+    for text in ("3ms+0.05ms*tokens", "3 + 50us * tokens", "0.003s+5e-5s*tokens"):
+        cost = parse_cost(text)
+        assert (cost.per_batch_s, cost.per_token_s) == (pytest.approx(3e-3), pytest.approx(5e-5))
+
+
+def test_the_line_through_exact_points_is_exact() -> None:
+    points = [(tokens, 0.004 + 2e-5 * tokens) for tokens in (8, 64, 512, 2048)]
+    assert fit_line(points) == (pytest.approx(0.004), pytest.approx(2e-5))
