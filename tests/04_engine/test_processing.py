@@ -7,6 +7,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from aie_engine.processing import (
     datatype_of,
     load_pipeline,
     stacked,
+    steps_of,
     tensor_from_bytes,
     tensor_from_json,
     tensor_to_bytes,
@@ -310,6 +312,30 @@ def test_resize_crop_and_orientation(images: Callable[..., Pipeline]) -> None:
     tall.save(buffer, "PNG", exif=exif)
     upright = images('image = [{step = "scale", by = 1.0}]').image(buffer.getvalue(), max_pixels=MOST)
     np.testing.assert_array_equal(upright.inputs["pixels"][0], np.rot90(np.asarray(tall)[:, :, 0], -1))
+
+
+def test_steps_that_do_not_lead_to_the_model(images: Callable[..., Pipeline]) -> None:
+    for text in ('image = [{step = "crop", height = 4, width = 4}]', 'mode = "L"\nimage = [{step = "scale"}]'):
+        with pytest.raises(ProcessingError, match=r"pixels is \[3, 4, 6\]"):
+            images(text)
+    with pytest.raises(InvalidInputError, match="shape"):
+        images('image = [{step = "scale"}]').image(encoded(np.zeros((5, 5, 3), np.uint8)), max_pixels=MOST)
+
+
+def test_what_follows_from_a_model_alone() -> None:
+    wanted = SimpleNamespace(channels=1, height=28, width=28, mean=(0.1,), std=(0.3,))
+    predictor: Any = SimpleNamespace(image=wanted, problem="single_label", output="image_logits", labels=("a", "b"))
+    steps = steps_of(predictor)
+    assert (steps.mode, steps.labels) == ("L", ("a", "b"))
+    pixels = np.full((64, 40, 1), 255, np.uint8)
+    for step in steps.image:
+        pixels = step(pixels)
+    assert pixels.shape == (28, 28, 1)
+    np.testing.assert_allclose(pixels, 3, rtol=1e-6)
+    assert [type(step).__name__ for step in steps.output] == ["Softmax", "TopK"]
+    wanted.width = 30
+    assert type(steps_of(predictor).image[0]).__name__ == "Resize"
+    assert steps_of(predictor).image[0](pixels.astype(np.uint8)).shape == (28, 30, 1)
 
 
 def png_head(width: int, height: int) -> bytes:

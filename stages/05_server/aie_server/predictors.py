@@ -44,6 +44,7 @@ class PredictorTable:
         self._generators = generators
         if len(self._by_name) != len(predictors) or any(model.name in self._by_name for model in generators):
             raise InvalidInputError("Two models have the same name; give each its own.")
+        generators.beside = tuple(self._by_name)
 
     def __iter__(self) -> Iterator[ServedPredictor]:
         return iter(self._by_name.values())

@@ -111,7 +111,11 @@ class ModelTable:
 
     The mapping is never changed but replaced as a whole, so whoever looks sees all of it before a change or all of it
     after. Thread-safe. `may_be_empty`: for a server whose models come later.
+
+    beside: names of models of another kind that the same server has, for a message that tells them from typing errors.
     """
+
+    beside: tuple[str, ...] = ()
 
     def __init__(self, models: Sequence[ServedModel] = (), *, may_be_empty: bool = False) -> None:
         if not models and not may_be_empty:
@@ -177,6 +181,11 @@ class ModelTable:
         raise self._not_found(name)
 
     def _not_found(self, name: str | None) -> ModelNotFoundError:
+        if name in self.beside or (self.beside and not self._holdings):
+            return ModelNotFoundError(
+                f"{', '.join(self.beside)} answers at once and generates no text; GET / lists what is answered here.",
+                param="model",
+            )
         if not self._holdings:
             return ModelNotFoundError("No model is loaded here at the moment.", param="model")
         return ModelNotFoundError(

@@ -208,7 +208,12 @@ class Server:
             router.add(route)
         add("GET", "/health", health, "200 when a request would be served", is_open=True)
         add("GET", "/metrics", metrics_endpoint(self.metrics), "figures for Prometheus", is_open=True)
-        add("GET", "/debug/memory", MemoryEndpoint(self.models), "what the engines hold, and who asked for it")
+        add(
+            "GET",
+            "/debug/memory",
+            MemoryEndpoint(self.models, self.predictors),
+            "what the engines hold, and who asked for it",
+        )
         add("GET", "/version", version_endpoint, "version of aie", is_open=True)
         add("GET", "/", index_endpoint(router), "this list", is_open=True)
         return router

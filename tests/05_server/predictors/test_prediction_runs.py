@@ -170,6 +170,17 @@ def test_drain_refuses(serve: Any, harness: Any, hand: Any) -> None:
     assert client.answer().status == 200
 
 
+def test_memory_and_what_does_not_generate(serve: Any, harness: Any) -> None:
+    serve("rows", "encoder")
+    held = harness.get("/debug/memory").json
+    assert set(held) == {"rows", "encoder"} and all("hint" in snapshot for snapshot in held.values())
+    assert set(harness.get("/debug/memory?model=rows").json) == {"rows"}
+    assert harness.get("/debug/memory?model=none").status == 404
+    for model in ({}, {"model": "rows"}):
+        answer = harness.post("/v1/completions", {"prompt": "a", **model})
+        assert answer.status == 404 and "generates no text" in answer.error["message"]
+
+
 def test_beside_a_language_model(harness: Any, model: Any) -> None:
     harness.serve(predictors=[model("encoder")])
     assert harness.complete("hi").status == 200
@@ -177,3 +188,6 @@ def test_beside_a_language_model(harness: Any, model: Any) -> None:
     answer = harness.post("/v1/embeddings", {"input": "a", "model": "fake"})
     assert answer.status == 404 and "generates text" in answer.error["message"]
     assert harness.get("/health").status == 200
+    assert "generates no text" in harness.complete("hi", model="encoder").error["message"]
+    assert "does not exist" in harness.complete("hi", model="gpt").error["message"]
+    assert set(harness.get("/debug/memory").json) == {"fake", "encoder"}

@@ -19,7 +19,7 @@ from aie_tensor import EnvironmentLacksError, InvalidInputError
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["ImageError", "ImageStep", "Resize", "decode_image", "pillow"]
+__all__ = ["Crop", "ImageError", "ImageStep", "Resize", "decode_image", "pillow"]
 
 Pixels = npt.NDArray[Any]
 Mode = Literal["RGB", "L", "RGBA"]

@@ -120,7 +120,7 @@ class Reader:
             return [{"boxes": self._detections(item)} for item in outputs]
         if self.gives_labels:
             return [{"labels": labels} for labels in self.labels(outputs, k)]
-        if self.gives_vectors and self._pipeline.reads == "text":
+        if self.gives_vectors:
             return [{"embedding": vector} for vector in self.vectors(outputs).tolist()]
         return [{"outputs": {name: array.tolist() for name, array in item.items()}} for item in outputs]
 
