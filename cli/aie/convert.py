@@ -34,7 +34,7 @@ def convert(
     aie convert model/ model.gguf
     aie convert model.gguf model/ --dtype bf16
     """
-    from aie.quantize import export, open_language_model
+    from aie.quantize import check_figures_apart, export, open_language_model
     from aie_loader import find_precision
 
     precision = None if dtype is None else find_precision(dtype, param="--dtype")
@@ -42,6 +42,7 @@ def convert(
         check_writable(json_path)
     loaded = open_language_model(model, lenient)
     try:
+        check_figures_apart(json_path, loaded, out)
         document = {"model": str(loaded.path), **export(loaded, out, precision, force=force)}
     finally:
         loaded.close()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from aie_engine.evaluation import Price
     from aie_loader import Model, Precision
 
-__all__ = ["export", "open_language_model", "quantize", "register"]
+__all__ = ["check_figures_apart", "export", "open_language_model", "quantize", "register"]
 
 
 def quantize(
@@ -71,6 +71,7 @@ def quantize(
     loaded = open_language_model(model, lenient)
     try:
         document: dict[str, object] = {"model": str(loaded.path)}
+        check_figures_apart(json_path, loaded, out)
         if precision is not None and out is not None:
             document |= export(loaded, out, precision, force=force)
         if check:
@@ -92,6 +93,17 @@ def open_language_model(name: str | None, lenient: Sequence[str] | None = None) 
     if is_predictor(path, lenient=allowed):
         raise InvalidInputError(f"{path} is an encoder or a classifier; only language models can be written.")
     return load_model(path, lenient=allowed)
+
+
+def check_figures_apart(json_path: Path | None, loaded: "Model", out: Path | None) -> None:
+    """InvalidInputError where --json would put the figures in place of the model that is read, or of what is written."""
+    from aie_engine import InvalidInputError
+
+    if json_path is None:
+        return
+    models = [loaded.path, *_files(loaded.path)] + ([] if out is None else [out])
+    if json_path.resolve() in {path.resolve() for path in models}:
+        raise InvalidInputError(f"--json {json_path} is a file of the model; choose another name.", param="--json")
 
 
 def export(loaded: "Model", out: Path, precision: "Precision | None", *, force: bool) -> dict[str, object]:

@@ -50,6 +50,16 @@ def test_force_replaces_models_only(model: Model, tmp_path: Path) -> None:
     (tmp_path / "x.gguf" / "config.json").write_text("{}")
     with pytest.raises(InvalidInputError, match="is no such model"):
         export_model(model, tmp_path / "x.gguf", force=True)
+    (home / "config.json").write_text("{}")
+    with pytest.raises(InvalidInputError, match="is no such model"):
+        export_model(model, home, force=True)
+    (tmp_path / "notes.gguf").write_text("not a model")
+    with pytest.raises(InvalidInputError, match="is no such model"):
+        export_model(model, tmp_path / "notes.gguf", force=True)
+    older = export_model(model, tmp_path / "older")
+    (older / ".git").mkdir()
+    with pytest.raises(InvalidInputError, match="is no such model"):
+        export_model(model, older, force=True)
     assert (home / "letter.txt").read_text() == "dear"
     (tmp_path / "empty").mkdir()
     export_model(model, tmp_path / "empty")  # nothing is lost there
@@ -66,6 +76,11 @@ def test_never_the_model_that_is_read(model: Model, tmp_path: Path) -> None:
     link.symlink_to(path)
     with pytest.raises(InvalidInputError, match="is the model that is read"):
         export_model(load_model(path), link, force=True)
+    around = export_model(model, tmp_path / "around")
+    inside = export_model(model, around / "inside.gguf")
+    with pytest.raises(InvalidInputError, match="around holds the model that is read"):
+        export_model(load_model(inside), around, force=True)
+    assert inside.is_file()
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,18 @@ def test_convert_there_and_back(run: Run, tiny_model: Path, tmp_path: Path) -> N
     fails(run("convert", tiny_model, tmp_path / "c.bin"), 2, "should be a .gguf file or a folder")
 
 
+def test_figures_never_replace_a_model(run: Run, tiny_model: Path, tiny_gguf: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source.gguf"
+    source.write_bytes(tiny_gguf.read_bytes())
+    says = "is a file of the model; choose another name"
+    fails(run("convert", source, tmp_path / "a", "--json", source), 2, says)
+    fails(run("convert", source, tmp_path / "a.gguf", "--json", tmp_path / "a.gguf"), 2, says)
+    fails(run("quantize", source, "--check", "--json", source), 2, says)
+    fails(run("convert", tiny_model, tmp_path / "b.gguf", "--json", tiny_model / "config.json"), 2, says)
+    assert source.read_bytes() == tiny_gguf.read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} <= {"source.gguf", "cache"}
+
+
 def test_encoders_are_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "bert").mkdir()
     (tmp_path / "bert" / "config.json").write_text('{"model_type": "bert"}')

@@ -64,7 +64,7 @@ def export_model(
 
 
 def check_free(out: Path, model: Model, *, force: bool) -> None:
-    """InvalidInputError where `out` is the model itself, or exists and may not be replaced."""
+    """InvalidInputError where `out` is or holds the model itself, or exists and may not be replaced."""
     source = model.path.resolve()
     if out.resolve() in (source, source.parent if model.format == "safetensors" and source.is_file() else source):
         raise InvalidInputError(f"{out} is the model that is read; choose another name.", param="out")
@@ -72,8 +72,26 @@ def check_free(out: Path, model: Model, *, force: bool) -> None:
         return
     if not force:
         raise InvalidInputError(f"{out} exists; choose another name, or --force to replace it.", param="out")
-    if out.is_dir() != (format_of(out) == "safetensors") or (out.is_dir() and not (out / "config.json").is_file()):
+    if source.is_relative_to(out.resolve()):
+        raise InvalidInputError(f"{out} holds the model that is read; choose another name.", param="out")
+    if not (_is_model_folder(out) if format_of(out) == "safetensors" else _is_gguf(out)):
         raise InvalidInputError(f"{out} exists and is no such model, so --force does not replace it.", param="out")
+
+
+def _is_model_folder(path: Path) -> bool:
+    """Whether a folder holds a model and, as far as can be seen, nothing that would be missed."""
+    if not path.is_dir() or not (path / "config.json").is_file():
+        return False
+    folders = {entry.name for entry in path.iterdir() if entry.is_dir()}
+    weights = (entry for entry in path.iterdir() if entry.suffix in (".safetensors", ".bin"))
+    return any(weights) and folders <= {"additional_chat_templates"}
+
+
+def _is_gguf(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(4) in (b"GGUF", b"")  # of an empty file nothing is lost
 
 
 def _verify(model: Model, written: Path, precision: Precision | None, kind: Layout) -> None:
