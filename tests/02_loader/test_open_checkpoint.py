@@ -11,10 +11,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from aie_loader import Checkpoint, MalformedHeaderError, MissingFileError, ModelFileError
+from aie_loader import (
+    Checkpoint,
+    MalformedHeaderError,
+    MissingFileError,
+    ModelFileError,
+    load_model,
+    load_predictor,
+    load_tokenizer,
+)
 from aie_loader.formats import open_checkpoint
 from aie_loader.formats.gguf_writer import write_gguf
-from aie_tensor import Matrix
+from aie_tensor import EnvironmentLacksError, Matrix
 
 TORCH_FILES = Path(__file__).parent / "torch_files"
 VALUES = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -203,3 +211,32 @@ def test_streams_are_no_files(tmp_path: Path) -> None:
     assert not isinstance(io.BytesIO(), Path)
     with pytest.raises(ModelFileError, match="not a regular file"):
         open_checkpoint("/dev/null")
+
+
+def test_paths_that_cannot_be_looked_at(tmp_path: Path) -> None:
+    """A typed error also where `Path.exists` and its kin raise: a name too long, links in a circle, a zero byte."""
+    circle = tmp_path / "circle.gguf"
+    circle.symlink_to(circle)
+    for path in (tmp_path / ("x" * 300 + ".gguf"), circle, tmp_path / "a\0b.gguf"):
+        for load in (open_checkpoint, load_model, load_predictor, load_tokenizer):
+            with pytest.raises(EnvironmentLacksError, match="cannot be looked at"):
+                load(path)
+    (tmp_path / "model.safetensors").symlink_to(tmp_path / "model.safetensors")
+    with pytest.raises(EnvironmentLacksError, match="cannot be looked at"):
+        open_checkpoint(tmp_path)
+    (tmp_path / "shard.safetensors").symlink_to(tmp_path / "shard.safetensors")
+    for name in ("shard.safetensors", "y" * 300):
+        (tmp_path / "m.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
+        with pytest.raises(EnvironmentLacksError, match="cannot be looked at"):
+            open_checkpoint(tmp_path / "m.index.json")
+
+
+def test_names_of_a_megabyte_do_not_fill_the_message(tmp_path: Path) -> None:
+    for entry in ({"dtype": "F31", "shape": [1], "data_offsets": [0, 4]}, {"dtype": "F32"},
+                  {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}):  # fmt: skip
+        header = json.dumps({"n" * 1_000_000: entry}).encode()
+        path = tmp_path / "m.safetensors"
+        path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+        with pytest.raises(ModelFileError, match="1,000,000 characters") as caught:
+            open_checkpoint(path)
+        assert len(str(caught.value)) < 1000

@@ -2,6 +2,7 @@
 
 import json
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aie_loader import MalformedHeaderError, MissingFileError
-from aie_loader.formats import optional_json_object, parse_json, read_json_object
+from aie_loader.formats import optional_json_object, parse_json, read_json_object, strict_json
 
 values = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text()),
@@ -75,6 +76,28 @@ def test_no_text_takes_more_than_linear_time(kind: str) -> None:
     with pytest.raises(MalformedHeaderError):
         parse_json(LONG[kind], "it")
     assert time.process_time() - start < 10
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 2, 3, 7])
+@given(text=st.text(alphabet='[]{},:"\\ax', max_size=40))
+def test_pieces_of_a_text_have_the_structure_of_the_whole(piece_bytes: int, text: str) -> None:
+    whole = b"".join(strict_json._skeletons(text.encode()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strict_json, "_PIECE_BYTES", piece_bytes)
+        assert b"".join(strict_json._skeletons(text.encode())) == whole
+
+
+def test_millions_of_keys_cost_no_more_than_a_few_pieces() -> None:
+    raw = b'{"a":' * 1_000_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(MalformedHeaderError, match="nests deeper"):
+            parse_json(raw, "it")
+        with pytest.raises(MalformedHeaderError, match="more than 400,000 values"):
+            parse_json(raw, "it", max_depth=10**7, max_values=400_000)
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_files(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from aie_loader import MalformedHeaderError, ModelFileError, TruncatedFileError, load_model
 from aie_loader.errors import UnsafePickleError, UnsupportedTensorTypeError
-from aie_loader.formats import Checkpoint, open_npz, open_safetensors, open_torch
+from aie_loader.formats import Checkpoint, open_npz, open_safetensors, open_torch, pickle_machine
 from aie_loader.formats.torch_legacy import LEGACY_MAGIC
 from aie_tensor import DType
 
@@ -288,3 +288,13 @@ def test_a_model_folder_of_torch_is_the_model(tiny_model: Path, tmp_path: Path) 
         assert ours.graph.nodes == theirs.graph.nodes
         for name, matrix in theirs.graph.weights.items():
             assert bytes(ours.graph.weights[name].data) == bytes(matrix.data)
+
+
+def test_a_pickle_of_millions_of_instructions_is_refused_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each instruction may leave an object of some 60 bytes, so that the length of the file alone bounds too little."""
+    monkeypatch.setattr(pickle_machine, "_MAX_INSTRUCTIONS", 1000)
+    path = tmp_path / "m.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("m/data.pkl", b"\x80\x02" + b"]" * 2000 + b".")
+    with pytest.raises(MalformedHeaderError, match="more than 1,000 instructions"):
+        open_torch(path)

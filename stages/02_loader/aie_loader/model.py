@@ -23,7 +23,7 @@ from aie_loader.formats import (
     read_gguf_header,
     read_json_object,
 )
-from aie_loader.formats.source import SourceFile
+from aie_loader.formats.source import SourceFile, path_kind
 from aie_loader.graph import Graph
 from aie_loader.repository import served_name
 from aie_loader.text.tokenizer import Tokenizer
@@ -86,7 +86,7 @@ def load_model(path: Path | str, *, lenient: Collection[Leniency] = STRICT) -> M
         tokenizer, template = _text_from_gguf(path, metadata)
         phases.end("tokenizer")
     else:
-        folder = path if path.is_dir() else path.parent
+        folder = path if path_kind(path) == "folder" else path.parent
         metadata = read_json_object(_config_path(folder))
         architecture, config = _config_from_folder(folder, metadata)
         phases.end("configuration")
@@ -121,7 +121,7 @@ def load_tokenizer(
         config = _config_from_gguf(path, metadata)[1]
         tokenizer, template = _text_from_gguf(path, metadata)
     else:
-        folder = path if path.is_dir() else path.parent
+        folder = path if path_kind(path) == "folder" else path.parent
         config = _config_from_folder(folder, read_json_object(_config_path(folder)))[1]
         tokenizer, template = _text_from_folder(folder)
     _check_vocabulary(path, tokenizer, config)
@@ -130,7 +130,7 @@ def load_tokenizer(
 
 def _detect_format(path: Path) -> Format:
     """By content, not by name: a file that starts with GGUF's magic number, a folder, or a file of its weights."""
-    if path.is_dir():
+    if path_kind(path) == "folder":
         return "safetensors"
     with SourceFile(path) as source:
         start = source.read(0, min(4, source.size_bytes))
@@ -157,7 +157,7 @@ def _config_from_gguf(path: Path, metadata: Mapping[str, object]) -> tuple[Archi
 
 def _config_path(folder: Path) -> Path:
     path = folder / "config.json"
-    if not path.exists():
+    if path_kind(path) is None:
         raise MissingFileError(f"{folder} holds no config.json, so it is not a model folder")
     return path
 
@@ -166,7 +166,7 @@ def _config_from_folder(folder: Path, config: Mapping[str, object]) -> tuple[Arc
     where = str(folder / "config.json")
     architecture = architecture_of_json(config, where)
     generation = folder / "generation_config.json"
-    more = read_json_object(generation) if generation.exists() else None
+    more = read_json_object(generation) if path_kind(generation) is not None else None
     return architecture, architecture.from_json(config, more, where)
 
 

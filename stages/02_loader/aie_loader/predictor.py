@@ -31,7 +31,7 @@ from aie_loader.formats import (
     read_gguf_header,
     read_json_object,
 )
-from aie_loader.formats.source import SourceFile
+from aie_loader.formats.source import SourceFile, path_kind
 from aie_loader.graph import Graph
 from aie_loader.graph_file import GRAPH_FILE
 from aie_loader.predictor_parts import Output, Parts
@@ -127,12 +127,12 @@ def load_predictor(
     """
     laps = [time.perf_counter()]
     path = Path(path)
-    folder = path if path.is_dir() else path.parent
+    folder = path if path_kind(path) == "folder" else path.parent
     in_gguf = path.suffix.lower() == ".gguf"
-    by_graph_file = not in_gguf and (folder / GRAPH_FILE).is_file()
+    by_graph_file = not in_gguf and path_kind(folder / GRAPH_FILE) == "file"
     metadata: Mapping[str, object] = {}
     kind = None
-    if not in_gguf and not by_graph_file and (folder / "config.json").is_file():
+    if not in_gguf and not by_graph_file and path_kind(folder / "config.json") == "file":
         metadata = read_json_object(folder / "config.json")
         kind = _known(metadata, str(folder / "config.json"))
     if head is not None and kind not in ENCODERS and not in_gguf:
@@ -179,13 +179,13 @@ def is_predictor(path: Path | str, *, lenient: Collection[Leniency] = STRICT) ->
     A folder or file that neither can load counts as a predictor only if its configuration names one.
     """
     path = Path(path)
-    folder = path if path.is_dir() else path.parent
+    folder = path if path_kind(path) == "folder" else path.parent
     if path.suffix.lower() == ".gguf":
         return _says_bert(path, lenient)
-    if (folder / GRAPH_FILE).is_file():
+    if path_kind(folder / GRAPH_FILE) == "file":
         return True
     config = folder / "config.json"
-    if config.is_file():
+    if path_kind(config) == "file":
         return _kind(read_json_object(config)) is not None
     return path.suffix.lower() in (".pt", ".pth", ".npz", ".ckpt")
 

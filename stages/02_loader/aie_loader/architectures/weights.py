@@ -6,6 +6,7 @@ from difflib import get_close_matches
 import numpy as np
 
 from aie_loader.errors import MissingTensorError, TensorShapeError, UnsupportedModelError, UnsupportedTensorTypeError
+from aie_loader.formats.source import shown
 from aie_tensor import DType, Matrix
 
 __all__ = ["WeightTaker"]
@@ -73,11 +74,11 @@ class WeightTaker:
             more = f" and {len(unused) - _MAX_LISTED} more" if len(unused) > _MAX_LISTED else ""
             raise UnsupportedModelError(
                 f"{self._where} holds tensors that the {self._family} graph has no place for: "
-                f"{', '.join(map(repr, unused[:_MAX_LISTED]))}{more}"
+                f"{', '.join(map(shown, unused[:_MAX_LISTED]))}{more}"
             )
 
     def _nearest(self, name: str) -> str:
         if not self._tensors:
             return "; it holds no tensors at all"
         near = get_close_matches(name, list(self._tensors)[:5000], n=3, cutoff=0.5) or list(self._tensors)[:3]
-        return f"; the nearest of its {len(self._tensors)} are {', '.join(map(repr, near))}"
+        return f"; the nearest of its {len(self._tensors)} are {', '.join(map(shown, near))}"

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from aie_loader.errors import MalformedHeaderError, MissingFileError
+from aie_loader.formats.source import path_kind
 
 __all__ = ["check_part", "check_whole", "is_later_part", "split_count", "split_paths"]
 
@@ -46,7 +47,7 @@ def split_paths(path: Path, count: int) -> list[Path]:
     paths = [path.with_name(f"{named['stem']}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]
     if int(named["number"]) != 1:
         raise MalformedHeaderError(f"{path} is not the first file of its model; open {paths[0].name} instead")
-    missing = [part.name for part in paths if not part.is_file()]
+    missing = [part.name for part in paths if path_kind(part) != "file"]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise MissingFileError(

@@ -23,10 +23,11 @@ from aie_loader.formats.npy import MAGIC as NPY_MAGIC
 from aie_loader.formats.numpy_files import open_npy, open_npz
 from aie_loader.formats.safetensors import open_safetensors
 from aie_loader.formats.shards import INDEX_SUFFIX, Opener, open_index
-from aie_loader.formats.source import SourceFile
+from aie_loader.formats.source import SourceFile, path_kind
 from aie_loader.formats.torch_files import open_torch
 from aie_loader.formats.torch_legacy import LEGACY_MAGIC
 from aie_loader.formats.zip_archive import read_zip_directory
+from aie_tensor import EnvironmentLacksError
 
 __all__ = ["open_checkpoint"]
 
@@ -70,7 +71,7 @@ def open_checkpoint(path: Path | str, *, lenient: Collection[Leniency] = STRICT)
     is broken. `lenient` names differences to let through. ModelFileError where no known format begins like this.
     """
     path = Path(path)
-    if path.is_dir():
+    if path_kind(path) == "folder":
         checkpoint = _open_folder(path, lenient)
         checkpoint.path = path
         return checkpoint
@@ -109,15 +110,16 @@ def _recognise(path: Path, lenient: Collection[Leniency]) -> Opener:
 def _open_folder(folder: Path, lenient: Collection[Leniency]) -> Checkpoint:
     for name, opener in _FOLDER_FILES:
         index = folder / (name + INDEX_SUFFIX)
-        if index.is_file():
+        if path_kind(index) == "file":
             return open_index(index, opener, lenient=lenient)
-        if (folder / name).exists():
+        if path_kind(folder / name) is not None:
             return opener(folder / name, lenient=lenient)
-    others = sorted(
-        path
-        for path in folder.iterdir()
-        if path.suffix.lower() in _SUFFIXES and path.is_file() and not is_later_part(path)
-    )
+    try:
+        inside = sorted(folder.iterdir())
+    except OSError as error:
+        raise EnvironmentLacksError(f"{folder} cannot be listed: {error}") from error
+    named = [path for path in inside if path.suffix.lower() in _SUFFIXES and not is_later_part(path)]
+    others = [path for path in named if path_kind(path) == "file"]
     if len(others) == 1:
         return _open_file(others[0], lenient=lenient)
     known = ", ".join(name for name, _ in _FOLDER_FILES)

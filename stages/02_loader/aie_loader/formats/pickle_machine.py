@@ -22,6 +22,7 @@ __all__ = ["Named", "PickleMachine"]
 
 _MARK = object()
 _MAX_PROTOCOL = 5
+_MAX_INSTRUCTIONS = 4_000_000
 _CONSTANTS: dict[bytes, object] = {b"N": None, b"\x88": True, b"\x89": False}
 _INTEGERS = {b"K": "<B", b"M": "<H", b"J": "<i", b"G": ">d"}
 _TEXTS = {b"\x8c": "<B", b"X": "<L", b"\x8d": "<Q"}
@@ -58,7 +59,7 @@ class PickleMachine:
         TruncatedFileError where the program ends without saying so.
         """
         self._stack, self._memo = [], {}
-        while True:
+        for _ in range(_MAX_INSTRUCTIONS):
             code = self._take(1)
             if code == b".":
                 result = self._pop()
@@ -66,6 +67,7 @@ class PickleMachine:
                     raise self._malformed("things are left on the stack at its end")
                 return result
             self._step(code)
+        raise self._malformed(f"it has more than {_MAX_INSTRUCTIONS:,} instructions; a tensor takes about forty")
 
     def _step(self, code: bytes) -> None:  # noqa: PLR0912 - one branch per instruction, as the format has them
         push = self._stack.append

@@ -15,7 +15,7 @@ from pathlib import Path
 from aie_loader.errors import MalformedHeaderError, TruncatedFileError, UnsupportedTensorTypeError
 from aie_loader.formats.checkpoint import Checkpoint, TensorInfo, matrices
 from aie_loader.formats.leniency import STRICT, Leniency, remedy
-from aie_loader.formats.source import SourceFile
+from aie_loader.formats.source import SourceFile, shown
 from aie_loader.formats.strict_json import parse_json
 from aie_tensor import DType
 
@@ -100,7 +100,7 @@ def _parse_table(path: Path, raw: bytes, lenient: Collection[Leniency]) -> dict[
         raise MalformedHeaderError(f"{error}; {remedy(Leniency.DUPLICATE_KEYS)}") from error
     assert isinstance(table, dict), type(table)  # it starts with a brace and is valid JSON
     for name, entry in shadowed or ():
-        _fields(f"{path}: tensor {name!r}", entry, lenient)
+        _fields(f"{path}: tensor {shown(name)}", entry, lenient)
     return table
 
 
@@ -123,7 +123,7 @@ def _metadata(path: Path, value: object, lenient: Collection[Leniency]) -> dict[
 
 def _row(path: Path, name: str, entry: object, data_bytes: int, lenient: Collection[Leniency]) -> TensorInfo:
     """One tensor of the table; `offset` counts from the start of the data."""
-    where = f"{path}: tensor {name!r}"
+    where = f"{path}: tensor {shown(name)}"
     dtype, shape, (begin, end) = _fields(where, entry, lenient)
     if len(shape) > _MAX_DIMS:
         raise MalformedHeaderError(f"{where} has {len(shape)} dimensions; at most {_MAX_DIMS} are allowed")
@@ -136,7 +136,8 @@ def _row(path: Path, name: str, entry: object, data_bytes: int, lenient: Collect
         raise MalformedHeaderError(f"{where} has data_offsets that are not [begin, end] with begin <= end")
     if end > data_bytes:
         raise TruncatedFileError(
-            f"{path} is truncated: tensor {name!r} ends at byte {end:,} of the data, but the file has {data_bytes:,}"
+            f"{path} is truncated: tensor {shown(name)} ends at byte {end:,} of the data, "
+            f"but the file has {data_bytes:,}"
         )
     num_bytes = _num_bytes(where, dtype, shape, num_values)
     if end - begin != num_bytes:
@@ -192,7 +193,7 @@ def _gap_free(path: Path, rows: list[TensorInfo], data_bytes: int) -> list[Tenso
         if row.offset != position:
             problem = "overlaps the tensor before it" if row.offset < position else "leaves a hole before it"
             raise MalformedHeaderError(
-                f"{path}: tensor {row.name!r} begins at byte {row.offset:,} of the data instead of {position:,}: "
+                f"{path}: tensor {shown(row.name)} begins at byte {row.offset:,} of the data instead of {position:,}: "
                 f"it {problem}"
             )
         position += row.num_bytes

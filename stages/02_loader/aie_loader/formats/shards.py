@@ -7,6 +7,7 @@ The index is a file from a stranger that names other files, so the names must st
 symbolic links; the hub's own cache, where `snapshots/X/file` links to `blobs/Y` beside it, is the one layout allowed).
 """
 
+import os
 from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -14,6 +15,7 @@ from typing import Protocol
 from aie_loader.errors import MalformedHeaderError, MissingFileError
 from aie_loader.formats.checkpoint import Checkpoint
 from aie_loader.formats.leniency import STRICT, Leniency, remedy
+from aie_loader.formats.source import path_kind, shown
 from aie_loader.formats.strict_json import read_json_object
 from aie_tensor import Matrix
 
@@ -42,17 +44,17 @@ def open_index(index: Path, opener: Opener, *, lenient: Collection[Leniency] = S
         mapped_bytes += shard.mapped_bytes
         for name, matrix in shard.tensors.items():
             if name in tensors:
-                raise MalformedHeaderError(f"{folder / file_name}: tensor {name!r} is also in another shard")
+                raise MalformedHeaderError(f"{folder / file_name}: tensor {shown(name)} is also in another shard")
             if weight_map.get(name) != file_name:
                 listed = weight_map.get(name, "no file")
                 raise MalformedHeaderError(
-                    f"{folder / file_name} holds tensor {name!r}, for which the index names {listed}"
+                    f"{folder / file_name} holds tensor {shown(name)}, for which the index names {listed}"
                 )
             tensors[name] = matrix
     missing = next((name for name in weight_map if name not in tensors), None)
     if missing is not None and Leniency.MISSING_TENSORS not in lenient:
         raise MalformedHeaderError(
-            f"{folder / weight_map[missing]} lacks tensor {missing!r}, which the index promises; "
+            f"{folder / weight_map[missing]} lacks tensor {shown(missing)}, which the index promises; "
             f"{remedy(Leniency.MISSING_TENSORS)}"
         )
     return Checkpoint(index, shard.format, metadata, tensors, (index, *shard_paths.values()), mapped_bytes)
@@ -69,12 +71,13 @@ def _read_index(index: Path) -> Mapping[str, str]:
 def _inside(index: Path, file_name: str) -> Path:
     folder, parts = index.parent, PurePosixPath(file_name).parts
     if not parts or ".." in parts or parts[0] == "/" or "\\" in file_name or "\0" in file_name:
-        raise MalformedHeaderError(f"{index} names the file {file_name!r}, which is outside the model folder")
+        raise MalformedHeaderError(f"{index} names the file {shown(file_name)}, which is outside the model folder")
     path = folder.joinpath(*parts)
-    home = folder.resolve()
+    home = Path(os.path.realpath(folder))
     allowed = [home] if home.parent.name != "snapshots" else [home, home.parent.parent / "blobs"]
-    if not any(path.resolve().is_relative_to(root) for root in allowed):
+    # Nothing is looked at before a link is known to stay inside; `realpath` takes a circle of links for a plain name.
+    if not any(Path(os.path.realpath(path)).is_relative_to(root) for root in allowed):
         raise MalformedHeaderError(f"{path} is a link that leads outside the model folder")
-    if not path.is_file():
-        raise MissingFileError(f"{index} names {file_name!r}, which is not in the folder")
+    if path_kind(path) != "file":
+        raise MissingFileError(f"{index} names {shown(file_name)}, which is not in the folder")
     return path

@@ -11,7 +11,7 @@ import os
 import stat
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,28 @@ import numpy.typing as npt
 from aie_loader.errors import MissingFileError, ModelFileError, TruncatedFileError
 from aie_tensor import EnvironmentLacksError
 
-__all__ = ["SourceFile"]
+__all__ = ["SourceFile", "path_kind", "shown"]
+
+_LONGEST_SHOWN = 120
+PathKind: TypeAlias = Literal["file", "folder", "other"]
+
+
+def shown(name: str) -> str:
+    """A name from a file for an error message: quoted, and cut where a file would fill the log with it."""
+    return repr(name) if len(name) <= _LONGEST_SHOWN else f"{name[:_LONGEST_SHOWN]!r}… ({len(name):,} characters)"
+
+
+def path_kind(path: Path) -> PathKind | None:
+    """What is at `path`, links followed; None where nothing is. EnvironmentLacksError where nobody can tell: a name
+    that is too long, a folder that may not be entered, links that go round in a circle (`Path.exists` lets some of
+    these through as they are)."""
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise EnvironmentLacksError(f"{path} cannot be looked at: {error}") from error
+    return "file" if stat.S_ISREG(mode) else "folder" if stat.S_ISDIR(mode) else "other"
 
 
 class SourceFile:

@@ -7,12 +7,12 @@ text is measured (depth, number of values) before a single object is built.
 
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from itertools import accumulate
 from pathlib import Path
 
 from aie_loader.errors import MalformedHeaderError
-from aie_loader.formats.source import SourceFile
+from aie_loader.formats.source import SourceFile, path_kind, shown
 
 __all__ = ["optional_json_object", "parse_json", "read_json_object"]
 
@@ -21,6 +21,8 @@ __all__ = ["optional_json_object", "parse_json", "read_json_object"]
 _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_NOT_BACKSLASH = re.compile(rb"[^\\]")
+_PIECE_BYTES = 1 << 18
 _MAX_CONFIG_BYTES = 16 << 20
 
 
@@ -48,7 +50,7 @@ def parse_json(
             twice = _shadowed(pairs)
             unwanted = next((key for key, _ in twice if shadowed is None or key in unrepeatable), None)
             if unwanted is not None:
-                raise ValueError(f"the key {unwanted!r} occurs twice in one object")
+                raise ValueError(f"the key {shown(unwanted)} occurs twice in one object")
             if shadowed is not None:
                 shadowed.extend(twice)
         return result
@@ -79,16 +81,35 @@ def read_json_object(path: Path, *, max_bytes: int = _MAX_CONFIG_BYTES) -> dict[
 
 def optional_json_object(path: Path) -> dict[str, object]:
     """As `read_json_object`; an empty object where there is no such file."""
-    return read_json_object(path) if path.exists() else {}
+    return read_json_object(path) if path_kind(path) is not None else {}
 
 
 def _check_size(raw: bytes, what: str, max_depth: int, max_values: int) -> None:
-    skeleton = _STRINGS.sub(b"", raw)  # what is left has structure only: brackets and commas inside strings are gone
-    brackets = skeleton.translate(None, _NOT_BRACKETS)
-    if skeleton.count(b",") + len(brackets) // 2 > max_values:  # before anything is done for each of them
-        raise MalformedHeaderError(f"{what} holds more than {max_values:,} values")
-    if max(accumulate(_STEP[byte] for byte in brackets), default=0) > max_depth:
-        raise MalformedHeaderError(f"{what} nests deeper than {max_depth} levels")
+    num_commas, num_brackets, depth = 0, 0, 0
+    for skeleton in _skeletons(raw):
+        brackets = skeleton.translate(None, _NOT_BRACKETS)
+        num_commas += skeleton.count(b",")
+        num_brackets += len(brackets)
+        if num_commas + num_brackets // 2 > max_values:
+            raise MalformedHeaderError(f"{what} holds more than {max_values:,} values")
+        if max(accumulate((_STEP[byte] for byte in brackets), initial=depth)) > max_depth:
+            raise MalformedHeaderError(f"{what} nests deeper than {max_depth} levels")
+        depth += 2 * (brackets.count(b"[") + brackets.count(b"{")) - len(brackets)
+
+
+def _skeletons(raw: bytes) -> Iterator[bytes]:
+    """What has structure only: brackets and commas inside strings are gone. Piece by piece, since taking out millions
+    of strings at once costs many times the memory of the text, and too many values show in the first pieces."""
+    begin, opened = 0, b""
+    while begin < len(raw):
+        # A piece must not end between a backslash and what it escapes. Behind the piece stands a quotation mark with a
+        # byte that no UTF-8 has: the byte is left over where the mark ends a string, and gone where it begins one.
+        end = _NOT_BACKSLASH.search(raw, min(begin + _PIECE_BYTES, len(raw)) - 1)
+        stop = len(raw) if end is None else end.end()
+        skeleton = _STRINGS.sub(b"", opened + raw[begin:stop] + b'"\xff')
+        opened = b'"' if skeleton.endswith(b"\xff") else b""
+        yield skeleton.removesuffix(b"\xff")
+        begin = stop
 
 
 def _shadowed(pairs: list[tuple[str, object]]) -> list[tuple[str, object]]:
