@@ -58,6 +58,9 @@ def test_a_folder_with_a_graph(serve: Callable[..., Service], rows: Path) -> Non
     service = serve(rows)
     labels = ask(service, "/predict/rows", {"input": [0, 9, 0, 0], "top_k": 1})["predictions"][0]["labels"]
     assert labels[0]["label"] == "bee"
+    assert ask(service, "/v2/repository/index", {}) == [
+        {"name": "rows", "version": "1", "state": "READY", "reason": ""}
+    ]
     assert "row at a time" in describe(service.predictors[0])
     with urllib.request.urlopen(service.server.url + "/health", timeout=30) as answer:
         assert answer.status == 200

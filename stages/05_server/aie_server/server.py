@@ -191,7 +191,12 @@ class Server:
         if self._control is not None:
             poll_s = self.config.disconnect_poll_s
             for method in ("GET", "POST"):
-                add(method, "/v2/repository/index", repository.index_endpoint(self._control), "versions and states")
+                add(
+                    method,
+                    "/v2/repository/index",
+                    repository.index_endpoint(self._control, self.predictors),
+                    "versions and states",
+                )
             add(
                 "POST",
                 f"{repository.PREFIX}{{model}}/load",

@@ -72,6 +72,12 @@ def test_binary_in_and_out(serve: Any, harness: Any, weights: Any) -> None:
     assert binary(harness, "/v2/models/rows/infer", mixed, RAW).json["outputs"][0]["data"] == plain
 
 
+def test_a_compressed_body_is_refused_by_name(serve: Any, harness: Any) -> None:
+    serve("rows")
+    answer = harness.connect().post("/v2/models/rows/infer", b"\x1f\x8b", {"Content-Encoding": "gzip"}).answer()
+    assert answer.status == 400 and "gzip" in answer.json["error"]
+
+
 def test_several_inputs_in_their_order(serve: Any, harness: Any) -> None:
     serve("two")
     x, y = (

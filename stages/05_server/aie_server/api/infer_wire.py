@@ -61,6 +61,9 @@ class InferRequest:
 
 def parse_infer(request: Request) -> InferRequest:
     """Everything but the tensors. Raises `InvalidInputError`."""
+    encoding = request.head.headers.get("content-encoding", "identity")
+    if encoding.lower() != "identity":
+        raise InvalidInputError(f"Bodies are not decompressed here; send it without Content-Encoding {encoding[:20]}.")
     size = _json_size(request)
     fields = Fields(decode_object(request.body[:size]))
     parameters = fields.object("parameters") or Fields({})

@@ -14,16 +14,17 @@ from urllib.parse import unquote
 from aie_server.api.fields import Fields
 from aie_server.api.json_body import decode_object
 from aie_server.api.v2_errors import spoken_in_v2
-from aie_server.control import ModelControl
+from aie_server.control import ModelControl, VersionState
 from aie_server.http.messages import ClientGoneError, Handler, Request, Response, json_response
+from aie_server.predictors import PredictorTable, ServedPredictor
 
 __all__ = ["PREFIX", "index_endpoint", "load_endpoint", "unload_endpoint"]
 
 PREFIX = "/v2/repository/models/"
 
 
-def index_endpoint(control: ModelControl) -> Handler:
-    """All versions, or with `{"ready": true}` those that serve."""
+def index_endpoint(control: ModelControl, predictors: PredictorTable) -> Handler:
+    """All versions, or with `{"ready": true}` those that serve. Predictors are listed, though they stay as they are."""
 
     def handler(request: Request) -> Response:
         fields = _fields(request)
@@ -31,7 +32,7 @@ def index_endpoint(control: ModelControl) -> Handler:
         return json_response(
             [
                 {"name": entry.name, "version": entry.version, "state": entry.state, "reason": entry.reason}
-                for entry in control.index()
+                for entry in [*control.index(), *map(_state, predictors)]
                 if entry.state == "READY" or not only_ready
             ]
         )
@@ -77,6 +78,13 @@ def unload_endpoint(control: ModelControl) -> Handler:
         return json_response({})
 
     return spoken_in_v2(handler)
+
+
+def _state(model: ServedPredictor) -> VersionState:
+    is_alive = model.predictor.is_alive
+    return VersionState(
+        model.name, model.version, *(("READY", "") if is_alive else ("UNAVAILABLE", "its predictor is not running"))
+    )
 
 
 def _model_name(request: Request, suffix: str) -> str:
