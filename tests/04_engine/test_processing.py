@@ -20,8 +20,10 @@ from aie_engine.processing import (
     Pipeline,
     ProcessingError,
     Reader,
+    Steps,
     datatype_of,
     load_pipeline,
+    read_steps,
     stacked,
     steps_of,
     tensor_from_bytes,
@@ -409,6 +411,13 @@ def test_a_wrong_file_is_told_by_key(rows: Callable[..., Pipeline], text: str, m
     with pytest.raises(ProcessingError, match=match) as caught:
         rows(text)
     assert "processing.toml" in str(caught.value)
+
+
+def test_the_example_of_the_readme(tmp_path: Path) -> None:
+    readme = Path(__file__).parents[2] / "stages" / "05_server" / "README.md"
+    (tmp_path / "processing.toml").write_text(readme.read_text("utf-8").split("```toml\n")[1].split("```")[0])
+    steps = read_steps(tmp_path, Steps())
+    assert [len(part) for part in (steps.text, steps.image, steps.row, steps.output, steps.labels)] == [5, 5, 3, 2, 4]
 
 
 # Tensors

@@ -13,6 +13,7 @@ Layout, each line built on those above it:
     streams, registry, local             the engine in a thread of this process
     frames, recorder, worker, client     the engine in a process of its own, behind a pipe
     device_streams/                      streams and events backed by threads; a missing event is found
+    processing/                          what stands before and after them: declared steps, tensors on the wire
     predictors/                          models that answer at once: dynamic batches, in a thread or in N processes
     start, text                          what the stages above call first
     need, golden, garbage                before a model is loaded, before it serves, and after it has gone
