@@ -8,6 +8,7 @@ from pathlib import Path
 
 from aie_engine.config import EngineConfig
 from aie_engine.demo_model import demo_model
+from aie_engine.demo_predictors import show_missing_event, show_predictors, show_staging
 from aie_engine.local import LocalEngine
 from aie_engine.params import SamplingParams
 from aie_engine.requests import GenerateRequest
@@ -111,7 +112,7 @@ def show_cancellation(engine: LocalEngine, text: TextModel) -> None:
 
 
 def run(num_tokens: int) -> None:
-    """Both parts on one engine."""
+    """Two parts on one engine, three on streams and predictors."""
     with tempfile.TemporaryDirectory() as folder:
         path, description = demo_model(Path(folder))
         print(f"Stage 4, aie_engine: batches into results\n\n   model: {description}")
@@ -125,6 +126,9 @@ def run(num_tokens: int) -> None:
             show_cancellation(engine, text)
         finally:
             engine.close()
+    show_staging(8, _report)
+    show_missing_event()
+    show_predictors(1000, _report)
 
 
 def _report(line: str) -> None:
