@@ -1,13 +1,27 @@
 """What is measured of models that answer at once. Read from `PredictorClient.stats` at each scrape, but for the times
 of a request, which only the server sees."""
 
-from aie_server.metrics import Histogram, Metrics
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from aie_server.metrics import Counter, Histogram, Metrics
 from aie_server.predictors import PredictorTable
 
-__all__ = ["PHASES", "PredictionMetrics"]
+__all__ = ["OUTCOMES", "PHASES", "PredictionMetrics", "PredictorMetrics"]
 
 PHASES = ("pre", "queue", "compute", "post")
+OUTCOMES = ("ok", "refused", "failed", "cancelled")
 _SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class PredictorMetrics:
+    """The children that one model's requests touch; looked up once, not per request."""
+
+    phases: Mapping[str, Histogram]
+    outcomes: Mapping[str, Counter]
+    inputs: Counter
+    tokens: Counter
 
 
 class PredictionMetrics:
@@ -21,11 +35,11 @@ class PredictionMetrics:
             _SECONDS,
             ("model_name", "phase"),
         )
-        self.requests = registry.counter(
+        self._requests = registry.counter(
             "prediction_requests_total", "Requests to predictors that ended, by outcome.", ("model_name", "outcome")
         )
-        self.inputs = registry.counter("prediction_inputs_total", "Inputs that were computed.", by_model)
-        self.tokens = registry.counter("prediction_tokens_total", "Tokens of the texts among them.", by_model)
+        self._inputs = registry.counter("prediction_inputs_total", "Inputs that were computed.", by_model)
+        self._tokens = registry.counter("prediction_tokens_total", "Tokens of the texts among them.", by_model)
         self._waiting = registry.gauge("prediction_inputs_waiting", "Inputs that wait for their batch.", by_model)
         self._running = registry.gauge("prediction_inputs_running", "Inputs in batches under way.", by_model)
         self._refused = registry.counter(
@@ -47,10 +61,19 @@ class PredictionMetrics:
             "prediction_padding_share", "Mean part of a batch that padding would have been, 0 to 1.", by_model
         )
         self._registry = registry
+        self._of_model: dict[str, PredictorMetrics] = {}
 
-    def phases(self, model: str) -> dict[str, Histogram]:
-        """One histogram for each of `PHASES`."""
-        return {phase: self._phases.labels(model, phase) for phase in PHASES}
+    def of_model(self, name: str) -> PredictorMetrics:
+        """The same object for a name each time."""
+        found = self._of_model.get(name)
+        if found is None:
+            found = self._of_model[name] = PredictorMetrics(
+                {phase: self._phases.labels(name, phase) for phase in PHASES},
+                {outcome: self._requests.labels(name, outcome) for outcome in OUTCOMES},
+                self._inputs.labels(name),
+                self._tokens.labels(name),
+            )
+        return found
 
     def watch(self, predictors: PredictorTable) -> None:
         """Read them all, at each scrape."""

@@ -57,6 +57,7 @@ class Pipeline:
         self.max_length = min(limits, default=None)
         self._tokenizer = predictor.tokenizer
         self._shapes = {name: graph.shapes[name] for name in graph.inputs if name not in _HIDDEN}
+        self._batch_shapes = {name: _facts(shape) for name, shape in self._shapes.items()}
         self._output_shapes = {name: graph.shapes[name] for name in graph.outputs}
         self._first = graph.outputs[0]
         width = self._output_shapes[self._first][-1]
@@ -128,7 +129,7 @@ class Pipeline:
         table run through the steps for rows."""
         arrays = {}
         for name, value in values.items():
-            shape = _facts(self._shapes[name]) if name in self._shapes else ()
+            shape = self._batch_shapes.get(name, ())
             array = numbers(name, value, missing=self.reads == "row")
             if array.dtype.kind == "b":
                 raise InvalidInputError(f"{name} must hold numbers, not true and false.", param=name)
@@ -217,7 +218,7 @@ class Pipeline:
             )
         ready = {}
         for name, array in arrays.items():
-            want = _facts(self._shapes[name])
+            want = self._batch_shapes[name]
             if array.ndim != len(want) or any(w not in (-1, h) for w, h in zip(want[1:], array.shape[1:], strict=True)):
                 raise InvalidInputError(
                     f"{name} must have the shape {list(want)}; {list(array.shape)} came.", param=name

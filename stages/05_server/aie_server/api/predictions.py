@@ -14,8 +14,8 @@ Whatever happens, what still waits when the context ends is cancelled: a client 
 import itertools
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -70,25 +70,21 @@ class PredictionRun:
         try:
             for future in self._pending:
                 future.cancel()
-            name, metrics = self._model.name, self._context.metrics
-            metrics.requests.labels(name, _outcome(error)).inc()
+            metrics = self._context.metrics.of_model(self._model.name)
+            metrics.outcomes[_outcome(error)].inc()
             if error is None:
-                for phase, histogram in metrics.phases(name).items():
+                for phase, histogram in metrics.phases.items():
                     histogram.observe(self._seconds[phase])
         finally:
             self._exit.close()
 
-    @contextmanager
-    def pre(self) -> Iterator[None]:
+    def pre(self) -> AbstractContextManager[object]:
         """What is done before the model, measured."""
-        with self._phase("pre"):
-            yield
+        return _Phase(self._seconds, "pre")
 
-    @contextmanager
-    def post(self) -> Iterator[None]:
+    def post(self) -> AbstractContextManager[object]:
         """What is done after it, measured."""
-        with self._phase("post"):
-            yield
+        return _Phase(self._seconds, "post")
 
     def compute(self, items: Sequence[Item]) -> Outputs:
         """The outputs of all items, in their order. Raises the predictor's errors, `ClientGoneError`,
@@ -108,10 +104,10 @@ class PredictionRun:
                 num_sent += 1
             outputs.append(self._wait(self._pending[0]).outputs)
             self._pending.popleft()
-        metrics, name = self._context.metrics, self._model.name
-        metrics.inputs.labels(name).inc(len(items))
+        metrics = self._context.metrics.of_model(self._model.name)
+        metrics.inputs.inc(len(items))
         if self._model.pipeline.reads in ("text", "tokens"):
-            metrics.tokens.labels(name).inc(sum(item.length for item in items))
+            metrics.tokens.inc(sum(item.length for item in items))
         return outputs
 
     @property
@@ -121,16 +117,10 @@ class PredictionRun:
 
     def respond(self, body: object) -> Response:
         """`body` as JSON, with the times; encoding it is part of `post`."""
-        with self._phase("post"):
+        with self.post():
             response = json_response(body)
         response.headers = self.headers
         return response
-
-    @contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        began_s = time.monotonic()
-        yield
-        self._seconds[name] += time.monotonic() - began_s
 
     def _submit(self, item: Item) -> PredictFuture:
         request_id = f"{self._request.request_id}-{next(_serial)}"  # a client may send the same X-Request-Id twice
@@ -167,6 +157,21 @@ class PredictionRun:
             raise EngineDeadError(f"The predictor of {self._model.name!r} stopped.")
         if self._deadline_s is not None and now_s > self._deadline_s + config.deadline_grace_s:
             raise DeadlineExceededError(f"The request was not done within {self._context.gate.default_deadline_s:g} s.")
+
+
+class _Phase:
+    """Adds the time within the context to one entry; also where it ends by an error."""
+
+    __slots__ = ("_began_s", "_name", "_seconds")
+
+    def __init__(self, seconds: dict[str, float], name: str) -> None:
+        self._seconds, self._name = seconds, name
+
+    def __enter__(self) -> None:
+        self._began_s = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._seconds[self._name] += time.monotonic() - self._began_s
 
 
 def _outcome(error: BaseException | None) -> str:

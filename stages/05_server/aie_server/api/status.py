@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Callable
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from aie_server.config import ServerConfig
@@ -88,6 +89,7 @@ def index_endpoint(router: Router) -> Callable[[Request], Response]:
     return handler
 
 
+@cache
 def aie_version() -> str:
     """Of the installed package."""
     try:
