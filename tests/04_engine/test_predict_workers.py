@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from dataclasses import replace
 
 import numpy as np
 import psutil
@@ -124,6 +125,19 @@ def test_a_batch_that_meets_two_deaths_fails_and_the_next_is_served(config):
             future.result(TIMEOUT_S)
         assert workers.is_alive
         assert len(outputs(submit(workers, 5, seed=3))) == 5
+    finally:
+        workers.close()
+
+
+def test_a_worker_that_hangs_is_found_out(config):
+    workers = WorkerPredictor(replace(config, batch_timeout_s=3.0), 1, pause_s=0.0)
+    try:
+        first = workers.pids[0]
+        os.kill(first, signal.SIGSTOP)
+        (future,) = submit(workers, 1)
+        prediction = future.result(TIMEOUT_S)  # by its successor
+        assert prediction.outputs["b"].flags.writeable and prediction.outputs["b"].base is None
+        assert workers.stats().resent_batches == 1 and workers.pids[0] != first
     finally:
         workers.close()
 

@@ -246,7 +246,7 @@ def test_weights_that_do_not_compute(tmp_path):
 @pytest.mark.parametrize(
     ("field", "value"),
     [("max_batch_size", 0), ("policy", "continuous"), ("kernels", "fast"), ("max_wait_ms", -1), ("max_batch_tokens", 1),
-     ("preferred_sizes", (99,)), ("bucket_edges", (4, 2))],
+     ("preferred_sizes", (99,)), ("batch_timeout_s", 0.0), ("bucket_edges", (4, 2))],
 )  # fmt: skip
 def test_settings_that_make_no_sense(mlp, field, value):
     with pytest.raises(InvalidInputError, match=field):

@@ -33,6 +33,7 @@ class PredictorConfig:
     preferred_sizes: tuple[int, ...] = ()  # batch sizes worth cutting at once
     adaptive_wait: bool = False  # wait only while company is to be expected
     max_queue: int = 1024  # requests that may wait before submit refuses
+    batch_timeout_s: float | None = 300.0  # a worker that computes a batch for longer counts as hung, and is killed
     memdebug: bool = False  # record where every allocation came from
     memdebug_sample: int = 1  # of so many allocations one is recorded; with `memdebug`
     warm_up: bool = True  # run a small batch before the first request
@@ -49,6 +50,10 @@ class PredictorConfig:
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise InvalidInputError(f"{field} must be at least 1, not {value}.", param=field)
+        if self.batch_timeout_s is not None and not self.batch_timeout_s > 0:
+            raise InvalidInputError(
+                f"batch_timeout_s must be more than 0, not {self.batch_timeout_s}.", param="batch_timeout_s"
+            )
         if self.max_batch_tokens < self.max_batch_size:
             raise InvalidInputError(
                 f"max_batch_tokens ({self.max_batch_tokens}) must be at least max_batch_size ({self.max_batch_size}): "

@@ -28,6 +28,7 @@ __all__ = [
     "Started",
     "Tell",
     "ToWorker",
+    "copied_from_frames",
     "decode_config",
     "decode_from_worker",
     "decode_to_worker",
@@ -43,7 +44,7 @@ class _Frame(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class ArrayFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An array as it travels. Read without a copy: the array stands on the received bytes and cannot be written."""
+    """An array as it travels."""
 
     name: str
     dtype: str
@@ -118,5 +119,10 @@ def to_frames(arrays: Mapping[str, Array]) -> list[ArrayFrame]:
 
 
 def from_frames(frames: list[ArrayFrame]) -> dict[str, Array]:
-    """What `to_frames` was given."""
+    """What `to_frames` was given, standing on the received bytes: not to be written, and they live as long as it."""
     return {frame.name: np.frombuffer(frame.data, dtype=np.dtype(frame.dtype)).reshape(frame.shape) for frame in frames}
+
+
+def copied_from_frames(frames: list[ArrayFrame]) -> dict[str, Array]:
+    """The same for whoever keeps it: arrays of their own, so that one item does not keep its whole batch."""
+    return {name: array.copy() for name, array in from_frames(frames).items()}

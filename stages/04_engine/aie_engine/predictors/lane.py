@@ -70,6 +70,7 @@ class ProcessLane:
         self._num_threads = num_threads
         self._start_timeout_s = start_timeout_s
         self._pause_s = pause_s
+        self._batch_timeout_s = config.batch_timeout_s
         self._num_deaths = 0  # since the last batch that succeeded
         self._inbox: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
         self._woken, self._wake = multiprocessing.Pipe(duplex=False)
@@ -205,7 +206,7 @@ class ProcessLane:
             return
         self._num_deaths = 0
         results: list[dict[str, Array] | AieError] = [
-            _failure(answer.failures[place]) if place in answer.failures else frames.from_frames(outputs)
+            _failure(answer.failures[place]) if place in answer.failures else frames.copied_from_frames(outputs)
             for place, outputs in enumerate(answer.items)
         ]
         self._owner.finish(self, batch, BatchResult(results, answer.pre_s, answer.compute_s))
@@ -224,6 +225,9 @@ class ProcessLane:
         """The answer; None from a worker that is dead, or that answers what is no frame."""
         try:
             self._pipe.send_bytes(frames.encode(frame))
+            if not self._pipe.poll(self._batch_timeout_s):
+                _log.error("worker %d of the predictor does not answer and is killed", self.index)
+                self.kill()
             return frames.decode_from_worker(self._pipe.recv_bytes())
         except (EOFError, OSError):
             return None
