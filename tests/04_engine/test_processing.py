@@ -324,10 +324,24 @@ def test_steps_that_do_not_lead_to_the_model(images: Callable[..., Pipeline]) ->
         images('image = [{step = "scale"}]').image(encoded(np.zeros((5, 5, 3), np.uint8)), max_pixels=MOST)
 
 
-def test_what_follows_from_a_model_alone() -> None:
-    wanted = SimpleNamespace(channels=1, height=28, width=28, mean=(0.1,), std=(0.3,))
-    predictor: Any = SimpleNamespace(image=wanted, problem="single_label", output="image_logits", labels=("a", "b"))
-    steps = steps_of(predictor)
+@pytest.fixture
+def alone(tmp_path: Path) -> Callable[..., Any]:
+    """A model of images as far as `steps_of` looks at it."""
+
+    def make(file: object = None, side: int = 28, width: int = 28) -> Any:
+        if file is not None:
+            text = file if isinstance(file, str) else json.dumps(file)
+            (tmp_path / "preprocessor_config.json").write_text(text)
+        wanted = SimpleNamespace(channels=1, height=side, width=width, mean=(0.1,), std=(0.3,))
+        return SimpleNamespace(
+            image=wanted, problem="single_label", output="image_logits", labels=("a", "b"), path=tmp_path
+        )
+
+    return make
+
+
+def test_what_follows_from_a_model_alone(alone: Callable[..., Any]) -> None:
+    steps = steps_of(alone())
     assert (steps.mode, steps.labels) == ("L", ("a", "b"))
     pixels = np.full((64, 40, 1), 255, np.uint8)
     for step in steps.image:
@@ -335,9 +349,39 @@ def test_what_follows_from_a_model_alone() -> None:
     assert pixels.shape == (28, 28, 1)
     np.testing.assert_allclose(pixels, 3, rtol=1e-6)
     assert [type(step).__name__ for step in steps.output] == ["Softmax", "TopK"]
-    wanted.width = 30
-    assert type(steps_of(predictor).image[0]).__name__ == "Resize"
-    assert steps_of(predictor).image[0](pixels.astype(np.uint8)).shape == (28, 30, 1)
+
+
+@pytest.mark.parametrize(
+    ("file", "side", "width", "expected"),
+    [
+        (None, 224, 224, (None, None, 256, "bilinear")),
+        (None, 224, 320, (224, 320, None, "bilinear")),
+        ({"crop_pct": 0.875, "resample": 3, "size": 224}, 224, 224, (None, None, 256, "bicubic")),
+        ({"crop_pct": 0.875, "resample": 3, "size": {"shortest_edge": 384}}, 384, 384, (384, 384, None, "bicubic")),
+        ({"size": {"height": 224, "width": 224}, "resample": 2}, 224, 224, (224, 224, None, "bilinear")),
+        ({"size": 224, "resample": 0}, 224, 224, (224, 224, None, "nearest")),
+        (
+            {"size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224}, "do_center_crop": True},
+            224, 224, (None, None, 256, "bilinear"),
+        ),
+        ({"size": {"height": 240, "width": 250}, "crop_size": 224}, 224, 224, (240, 250, None, "bilinear")),
+    ],
+)  # fmt: skip
+def test_resize_as_the_files_say(
+    alone: Callable[..., Any], file: object, side: int, width: int, expected: tuple[object, ...]
+) -> None:
+    step: Any = steps_of(alone(file, side, width)).image[0]
+    assert (step.height, step.width, step.shortest, step.filter) == expected
+
+
+def test_files_that_leave_steps_out_or_are_wrong(alone: Callable[..., Any]) -> None:
+    left = steps_of(alone({"do_resize": False, "do_rescale": False, "do_normalize": False})).image
+    assert [type(step).__name__ for step in left] == ["Crop"]
+    scaled: Any = steps_of(alone({"rescale_factor": 0.5, "do_normalize": False})).image[-1]
+    assert scaled.by == 0.5
+    for wrong in ('{"resample": 9}', '{"crop_pct": 0}', '{"size": "big"}', "{"):
+        with pytest.raises(ProcessingError, match="preprocessor_config"):
+            steps_of(alone(wrong))
 
 
 def png_head(width: int, height: int) -> bytes:

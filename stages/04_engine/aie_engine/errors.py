@@ -7,6 +7,8 @@
     ├── DeadlinePassedError     504  exit 1   a prediction was not there in time
     └── InvalidInputError
         ├── UnsupportedOpError  400  exit 2   the model's graph has an operator that these kernels do not know
+        ├── ProcessingError     400  exit 2   processing.toml beside a predictor is not what it must be
+        ├── ImageError          400  exit 2   bytes that are no image we read, or one that is too large
         └── ModelCheckError     400  exit 2   the model loads, but what it answers is wrong
 
 and those of earlier stages that pass through: `QueueFullError` (503), `RequestTooLongError` (400), loader errors. An

@@ -15,26 +15,20 @@ from typing import Final
 
 import msgspec
 
-from aie_engine.processing.image import Crop, ImageStep, Mode, Resize, Scale
+from aie_engine.processing.errors import ProcessingError
+from aie_engine.processing.image import ImageStep, Mode, Resize, Scale
 from aie_engine.processing.image import Normalise as NormaliseImage
 from aie_engine.processing.outputs import Normalise, OutputStep, Pool, Sigmoid, Softmax, TopK
+from aie_engine.processing.preprocessor import image_steps
 from aie_engine.processing.rows import RowStep
 from aie_engine.processing.text import TextStep
 from aie_loader import Predictor
-from aie_tensor import InvalidInputError
 
-__all__ = ["PROCESSING_FILE", "ProcessingError", "Steps", "read_steps", "steps_of"]
+__all__ = ["PROCESSING_FILE", "Steps", "read_steps", "steps_of"]
 
 PROCESSING_FILE: Final = "processing.toml"
 _MAX_BYTES: Final = 1 << 20
 _TOP_K: Final = 5  # as classifiers of images are usually judged
-_SHORTEST: Final = 256 / 224  # of the crop's side, as image classifiers are usually evaluated
-
-
-class ProcessingError(InvalidInputError):
-    """`processing.toml` is not what it must be; the message names file, key and rule."""
-
-    code = "invalid_processing"
 
 
 class Steps(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,18 +65,11 @@ def read_steps(folder: Path, defaults: Steps) -> Steps:
 def steps_of(predictor: Predictor) -> Steps:
     """What follows from the model's files alone.
 
-    Texts go to the tokenizer as they are. Images: the shortest side to 8/7 of the crop, the centre, 0…1, mean and std
-    of the model. Outputs: softmax or sigmoid as the model's problem says, the best five labels; a vector per token
-    becomes their normalised mean.
+    Texts go to the tokenizer as they are. Images: as `preprocessor_config.json` says (`image_steps`). Outputs: softmax
+    or sigmoid as the model's problem says, the best five labels; a vector per token becomes their normalised mean.
     """
-    image: tuple[ImageStep, ...] = ()
-    mode: Mode = "RGB"
-    if (wanted := predictor.image) is not None:
-        resize = Resize(height=wanted.height, width=wanted.width)
-        if wanted.height == wanted.width:
-            resize = Resize(shortest=round(wanted.height * _SHORTEST))
-        image = (resize, Crop(wanted.height, wanted.width), Scale(), NormaliseImage(wanted.mean, wanted.std))
-        mode = "L" if wanted.channels == 1 else "RGBA" if wanted.channels == 4 else "RGB"
+    channels = 3 if predictor.image is None else predictor.image.channels
+    modes: dict[int, Mode] = {1: "L", 4: "RGBA"}
     outputs: dict[str | None, tuple[OutputStep, ...]] = {
         "single_label": (Softmax(), TopK(_TOP_K)),
         "multi_label": (Sigmoid(), TopK(_TOP_K)),
@@ -90,7 +77,8 @@ def steps_of(predictor: Predictor) -> Steps:
     output = outputs.get(predictor.problem, ())
     if predictor.output == "token_states":
         output = (Pool(), Normalise())
-    return Steps(image=image, mode=mode, output=output, labels=predictor.labels)
+    mode = modes.get(channels, "RGB")
+    return Steps(image=image_steps(predictor), mode=mode, output=output, labels=predictor.labels)
 
 
 def _check_order(steps: Steps, path: Path) -> None:

@@ -14,12 +14,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from aie_engine.processing.errors import ImageError
 from aie_tensor import EnvironmentLacksError, InvalidInputError
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["Crop", "ImageError", "ImageStep", "Resize", "decode_image", "pillow"]
+__all__ = ["Crop", "ImageStep", "Resize", "decode_image", "pillow"]
 
 Pixels = npt.NDArray[Any]
 Mode = Literal["RGB", "L", "RGBA"]
@@ -29,12 +30,6 @@ _FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 _UINT8_MAX: Final = 255
 # what Pillow's readers raise for files that are not what they claim
 _BROKEN: Final = (OSError, ValueError, SyntaxError, EOFError, KeyError, IndexError, TypeError, struct.error, zlib.error)
-
-
-class ImageError(InvalidInputError):
-    """The bytes are no image that we read, or one that is too large."""
-
-    code = "invalid_image"
 
 
 class _Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="step"):

@@ -12,7 +12,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from aie_engine.processing.config import ProcessingError, Steps, read_steps, steps_of
+from aie_engine.processing.config import Steps, read_steps, steps_of
+from aie_engine.processing.errors import ProcessingError
 from aie_engine.processing.image import Crop, Resize, decode_image
 from aie_engine.processing.tensors import Tensor, numbers
 from aie_loader import Predictor, load_predictor
