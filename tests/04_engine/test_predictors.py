@@ -568,14 +568,14 @@ def test_closing_while_a_batch_runs(mlp):
 
     def build(config, report):
         parts = build_predictor(config, report)
-        run = parts.runner.run
+        run = parts.runners[0].run
 
-        def slow(items):
+        def slow(items, staged=None):
             inside.set()
             assert gate.wait(TIMEOUT_S)
-            return run(items)
+            return run(items, staged)
 
-        parts.runner.run = slow
+        parts.runners[0].run = slow
         return parts
 
     predictor = LocalPredictor(config_for(mlp, kernels="numpy", max_batch_size=1), build=build)
@@ -589,3 +589,37 @@ def test_closing_while_a_batch_runs(mlp):
     gate.set()
     predictor.close()
     assert running.result(0).outputs["b"].shape == (3,)
+
+
+def test_the_next_batch_is_staged_while_one_is_computed(mlp, kernels):
+    staged_next, num_staged = threading.Event(), []
+
+    def build(config, report):
+        parts = build_predictor(config, report)
+        for runner in parts.runners:
+            runner.stage = lambda items, stage=runner.stage: note(stage(items))
+            runner.run = lambda items, staged, run=runner.run: wait(run, items, staged)
+        return parts
+
+    def note(staged):
+        num_staged.append(1)
+        if len(num_staged) == 2:
+            staged_next.set()
+        return staged
+
+    def wait(run, items, staged):
+        assert staged_next.wait(TIMEOUT_S)  # the first run ends only when the second batch is staged
+        return run(items, staged)
+
+    plain = LocalPredictor(config_for(mlp, kernels=kernels))
+    predictor = LocalPredictor(config_for(mlp, kernels=kernels, overlap=True, max_batch_size=4), build=build)
+    before = set(threading.enumerate())
+    try:
+        for found, expected in zip(ask(predictor, rows(50)), ask(plain, rows(50)), strict=True):
+            np.testing.assert_array_equal(found.outputs["b"], expected.outputs["b"])
+        assert {worker.index for worker in predictor.stats().workers if worker.batches} == {0, 1}
+    finally:
+        predictor.close()
+        plain.close()
+    assert len(before - set(threading.enumerate())) == 5  # both fronts, and three streams
+    assert predictor.memory()["predict"]["pools"][0]["stats"]["reserved_bytes"] == 0

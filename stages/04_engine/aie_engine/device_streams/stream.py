@@ -151,6 +151,7 @@ class CpuStream:
     def _run(self) -> None:
         while (step := self._work.get()) is not None:
             step()
+            del step  # what it holds must not live until the next work comes
 
     def _do(self, work: Callable[[], object], label: str) -> None:
         if self._error is not None:

@@ -7,6 +7,7 @@ runner.py                  a batch into one run of the graph, and the results of
 build.py                   a configuration into a runner that is ready
 books.py                   open requests, batches, lanes
 front.py                   **the batcher in front**: who waits, who runs where, whose result is whose
+lanes_here.py              a batch in this process: at once, or staged while another is computed
 local.py                   the model in a thread of this process
 frames.py, worker.py       the model in processes of their own: what travels, and what runs there
 lane.py, workers.py        one such process seen from here, and N of them as one predictor

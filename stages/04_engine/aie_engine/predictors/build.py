@@ -31,7 +31,7 @@ _COMPUTED_BYTES = 1 << 20  # of inputs at a time, beyond which a batch is comput
 class PredictorParts:
     """What one worker computes with."""
 
-    runner: BatchRunner
+    runners: tuple[BatchRunner, ...]  # one; to overlap, two that share an executor, each with buffers of its own
     info: PredictorInfo
     memory: EngineMemory
     close: Callable[[], None]  # gives memory and threads back
@@ -73,17 +73,21 @@ def build_predictor(
         )
         cleanup.callback(executor.close)
         is_native = isinstance(executor, NativeStatelessExecutor)
-        runner = BatchRunner(
-            signature,
-            executor,
-            pool,
-            max_batch_size=config.max_batch_size,
-            max_batch_tokens=config.max_batch_tokens,
-            one_by_one=not is_native,
-        )
-        cleanup.callback(runner.close)
+        runners: list[BatchRunner] = []
+        for _ in range(2 if config.overlap else 1):
+            runners.append(
+                BatchRunner(
+                    signature,
+                    executor,
+                    pool,
+                    max_batch_size=config.max_batch_size,
+                    max_batch_tokens=config.max_batch_tokens,
+                    one_by_one=not is_native,
+                )
+            )
+            cleanup.callback(runners[-1].close)
         if config.warm_up:
-            _warm_up(runner, config, signature)
+            _warm_up(runners[0], config, signature)
         close = cleanup.pop_all().close
     info = PredictorInfo(
         name=name,
@@ -102,7 +106,7 @@ def build_predictor(
         load_s=time.perf_counter() - began,
         weight_bytes=predictor.weight_bytes,
     )
-    return PredictorParts(runner, info, memory, close)
+    return PredictorParts(tuple(runners), info, memory, close)
 
 
 def _max_length(config: PredictorConfig, signature: Signature, of_model: int | None) -> int | None:

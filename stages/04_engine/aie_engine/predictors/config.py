@@ -32,6 +32,7 @@ class PredictorConfig:
     num_buckets: int = 4  # for buckets "quantiles"
     preferred_sizes: tuple[int, ...] = ()  # batch sizes worth cutting at once
     adaptive_wait: bool = False  # wait only while company is to be expected
+    overlap: bool = False  # in this process: stage the next batch while one is computed; it is cut that much earlier
     max_queue: int = 1024  # requests that may wait before submit refuses
     batch_timeout_s: float | None = 300.0  # a worker that computes a batch for longer counts as hung, and is killed
     memdebug: bool = False  # record where every allocation came from

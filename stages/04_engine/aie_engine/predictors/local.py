@@ -1,25 +1,20 @@
 """The predictor in a thread of this process. Kernels run without Python's lock, so others get on meanwhile."""
 
-import logging
 import threading
 from collections.abc import Callable, Mapping
 
 from aie_engine.build import Report
-from aie_engine.errors import PredictionFailedError
 from aie_engine.predictors.batching import make_batcher
-from aie_engine.predictors.books import Batch
 from aie_engine.predictors.build import PredictorParts, build_predictor
 from aie_engine.predictors.config import PredictorConfig
 from aie_engine.predictors.front import BatchFront
+from aie_engine.predictors.lanes_here import DirectLane, StreamedLane, Streams
 from aie_engine.predictors.protocol import PredictorInfo, PredictorStats
 from aie_engine.predictors.requests import PredictFuture, PredictRequest
-from aie_engine.predictors.runner import BatchResult, BatchRunner
 
 __all__ = ["LocalPredictor"]
 
 _CLOSED = "The predictor was closed."
-
-_log = logging.getLogger("aie.engine")
 
 
 class LocalPredictor:
@@ -35,7 +30,13 @@ class LocalPredictor:
         make_batcher(config)  # refuses limits that do not go together, before a model is loaded
         self._parts = build(config, report or _say_nothing)
         self._front = BatchFront(self._parts.info, make_batcher(config, self._parts.info.max_length))
-        self._front.set_lanes([_InThread(self._front, self._parts.runner)])
+        runners = self._parts.runners
+        self._streams = Streams() if len(runners) > 1 else None
+        if self._streams is None:
+            self._front.set_lanes([DirectLane(self._front, runners[0])])
+        else:
+            streams = self._streams
+            self._front.set_lanes([StreamedLane(i, self._front, runner, streams) for i, runner in enumerate(runners)])
         self._close_lock = threading.Lock()
         self._is_closed = False
         self._thread = threading.Thread(target=self._front.run, name="aie-predict", daemon=True)
@@ -66,29 +67,12 @@ class LocalPredictor:
                 return
             self._front.end(_CLOSED)
             self._thread.join(timeout_s)
-            if self._thread.is_alive():
+            if self._thread.is_alive() or not self._front.wait_idle(timeout_s):
                 raise TimeoutError(f"the predictor's batch did not end within {timeout_s} s")
+            if self._streams is not None:
+                self._streams.close()
             self._parts.close()
             self._is_closed = True
-
-
-class _InThread:
-    """The lane that computes in the front's own thread."""
-
-    index = 0
-
-    def __init__(self, front: BatchFront, runner: BatchRunner) -> None:
-        self._front = front
-        self._runner = runner
-
-    def start(self, batch: Batch) -> None:
-        try:
-            result = self._runner.run([member.item for member in batch.members])
-        except Exception as error:  # a bug of the runner's must cost this batch, not all that come after
-            _log.exception("a batch failed")
-            failure = PredictionFailedError(f"the batch failed: {type(error).__name__}: {error}")
-            result = BatchResult([failure] * len(batch.members))
-        self._front.finish(self, batch, result)
 
 
 def _say_nothing(line: str) -> None:

@@ -23,7 +23,7 @@ from aie_engine.predictors.requests import Array
 from aie_engine.predictors.signature import Signature
 from aie_tensor import AieError, Allocation, MemoryPool
 
-__all__ = ["BatchResult", "BatchRunner", "GraphExecutor", "Item"]
+__all__ = ["BatchResult", "BatchRunner", "GraphExecutor", "Item", "Staged"]
 
 Item = Mapping[str, Array]
 
@@ -43,6 +43,15 @@ class BatchResult:
     items: list[dict[str, Array] | AieError]
     pre_s: float = 0.0
     compute_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A batch's inputs, gathered."""
+
+    inputs: dict[str, Array]
+    starts: npt.NDArray[np.int32] | None  # [S + 1], of texts
+    seconds: float  # that it took
 
 
 class BatchRunner:
@@ -72,22 +81,32 @@ class BatchRunner:
         try:
             if signature.kind == "texts":
                 for name in (*names, "positions"):
-                    self._staged[name] = self._stage(pool, name, np.int32, (max_batch_tokens,))
+                    self._staged[name] = self._buffer(pool, name, np.int32, (max_batch_tokens,))
             elif signature.kind == "rows":
                 for array in signature.inputs:
                     if -1 not in array.shape:
                         shape = (self._most, *array.shape)
-                        self._staged[array.name] = self._stage(pool, array.name, np.float32, shape)
+                        self._staged[array.name] = self._buffer(pool, array.name, np.float32, shape)
         except BaseException:
             self.close()
             raise
 
-    def run(self, items: Sequence[Item]) -> BatchResult:
-        """Items as `checked_item` leaves them. Never raises for an item's sake."""
+    def run(self, items: Sequence[Item], staged: Staged | None = None) -> BatchResult:
+        """Items as `checked_item` leaves them; staged: what `stage` made of them. Never raises for an item's sake."""
         result = BatchResult([PredictionFailedError("not computed")] * len(items))
         for begin in range(0, len(items), self._most):
-            self._run(items, begin, min(begin + self._most, len(items)), result)
+            self._run(items, begin, min(begin + self._most, len(items)), result, staged)
         return result
+
+    def stage(self, items: Sequence[Item]) -> Staged | None:
+        """Gather a batch ahead of its run, while the executor has another one; no run of this runner may come between.
+        None for a batch that cannot be run in one."""
+        if len(items) > self._most:
+            return None
+        try:
+            return self._gather(items)
+        except Exception:  # the run finds out which item it is
+            return None
 
     def close(self) -> None:
         """Give the staging buffers back."""
@@ -95,14 +114,16 @@ class BatchRunner:
         while self._allocations:
             self._allocations.pop().release()
 
-    def _stage(self, pool: MemoryPool, name: str, dtype: Any, shape: tuple[int, ...]) -> Array:
+    def _buffer(self, pool: MemoryPool, name: str, dtype: Any, shape: tuple[int, ...]) -> Array:
         nbytes = max(prod(shape) * np.dtype(dtype).itemsize, 1)
         self._allocations.append(pool.allocate_exact(nbytes, owner=f"staging: {name}"))
         return self._allocations[-1].array(dtype, shape)
 
-    def _run(self, items: Sequence[Item], begin: int, end: int, result: BatchResult) -> None:
+    def _run(
+        self, items: Sequence[Item], begin: int, end: int, result: BatchResult, staged: Staged | None = None
+    ) -> None:
         try:
-            result.items[begin:end] = self._attempt(items[begin:end], result)
+            result.items[begin:end] = self._attempt(items[begin:end], result, staged)
             return
         except Exception as error:
             if end - begin == 1:
@@ -112,24 +133,29 @@ class BatchRunner:
         self._run(items, begin, middle, result)
         self._run(items, middle, end, result)
 
-    def _attempt(self, items: Sequence[Item], result: BatchResult) -> list[dict[str, Array] | AieError]:
+    def _attempt(
+        self, items: Sequence[Item], result: BatchResult, staged: Staged | None
+    ) -> list[dict[str, Array] | AieError]:
+        staged = staged or self._gather(items)
+        result.pre_s += staged.seconds
         began = self._clock()
-        kind = self._signature.kind
+        try:
+            outputs = self._executor.run(staged.inputs, staged.starts)
+        finally:
+            result.compute_s += self._clock() - began
+        return [self._item(outputs, index, staged.starts) for index in range(len(items))]
+
+    def _gather(self, items: Sequence[Item]) -> Staged:
+        began = self._clock()
         starts = None
-        if kind == "texts":
+        if self._signature.kind == "texts":
             starts = np.cumsum([0, *(len(item["token_ids"]) for item in items)], dtype=np.int32)
             inputs = self._packed(items, starts)
-        elif kind == "rows":
+        elif self._signature.kind == "rows":
             inputs = self._stacked(items)
         else:
             inputs = self._one(items[0])
-        gathered = self._clock()
-        result.pre_s += gathered - began
-        try:
-            outputs = self._executor.run(inputs, starts)
-        finally:
-            result.compute_s += self._clock() - gathered
-        return [self._item(outputs, index, starts) for index in range(len(items))]
+        return Staged(inputs, starts, self._clock() - began)
 
     def _packed(self, items: Sequence[Item], starts: npt.NDArray[np.int32]) -> dict[str, Array]:
         total = int(starts[-1])

@@ -67,7 +67,7 @@ def _serve(connection: Connection, parts: PredictorParts) -> None:
             return
         match frame:
             case frames.Compute(items):
-                _send(connection, _computed(parts.runner, items))
+                _send(connection, _computed(parts.runners[0], items))
             case frames.Tell():
                 _send(connection, frames.Holding(_snapshot(parts)))
             case _:
