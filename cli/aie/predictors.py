@@ -14,7 +14,7 @@ from aie_engine import (
     WorkerPredictor,
     available_cores,
 )
-from aie_engine.processing import load_pipeline
+from aie_engine.processing import Steps, load_pipeline, read_steps
 from aie_server import ServedPredictor
 
 __all__ = ["close_predictors", "describe", "predictor_config", "start_predictors"]
@@ -25,8 +25,9 @@ _SHARED = ("max_batch_size", "max_batch_tokens", "max_queue")  # with other defa
 def predictor_config(settings: ServeSettings, path: Path, name: str, *, share: int = 1) -> PredictorConfig:
     """The predictor's part of the settings. `share`: how many models divide this machine's cores.
 
-    What the settings leave open is `PredictorConfig`'s to say: a batch that pays off here is not one that pays off for
-    generation. Raises `InvalidInputError` and `EnvironmentLacksError` for what predictors do not have.
+    What the settings leave open is the model's own `processing.toml` to say, and then `PredictorConfig`: a batch that
+    pays off here is not one that pays off for generation. Raises `InvalidInputError` and `EnvironmentLacksError` for
+    what predictors do not have.
     """
     if settings.device == "cuda":
         raise EnvironmentLacksError(f"{name} has no CUDA executor yet; run on the CPU with --device cpu.")
@@ -38,7 +39,8 @@ def predictor_config(settings: ServeSettings, path: Path, name: str, *, share: i
         raise InvalidInputError(f"{name} does not generate text; --lenient is not there for it.", param="lenient")
     if settings.workers < 0:
         raise InvalidInputError(f"workers is {settings.workers}; it must be 0 or more.", param="workers")
-    given = {field: getattr(settings, field) for field in _SHARED if field in settings.origins}
+    own = read_steps(path if path.is_dir() else path.parent, Steps()).batching.given()
+    given = own | {field: getattr(settings, field) for field in _SHARED if field in settings.origins}
     if settings.max_wait_ms is not None:
         given["max_wait_ms"] = settings.max_wait_ms
     return PredictorConfig(

@@ -96,6 +96,10 @@ def test_settings_reach_the_predictor(rows: Path) -> None:
     told = ServeSettings(max_batch_size=7, max_wait_ms=1.5, origins={"max_batch_size": "flag", "max_wait_ms": "flag"})
     config = predictor_config(told, rows, "rows")
     assert (config.max_batch_size, config.max_wait_ms, config.model_name) == (7, 1.5, "rows")
+    (rows / "processing.toml").write_text('[batching]\nmax_batch_size = 5\nmax_wait_ms = 9\npolicy = "passthrough"')
+    own, mixed = (predictor_config(settings, rows, "rows") for settings in (ServeSettings(threads=1), told))
+    assert (own.max_batch_size, own.max_wait_ms, own.policy) == (5, 9, "passthrough")
+    assert (mixed.max_batch_size, mixed.max_wait_ms, mixed.policy) == (7, 1.5, "passthrough")
     for wrong in ({"device": "cuda"}, {"device": "tpu"}, {"quantize": "int8"}, {"lenient": ("x",)}, {"workers": -1}):
         with pytest.raises(AieError, match=r"rows|device|workers"):
             predictor_config(ServeSettings(**wrong), rows, "rows")  # type: ignore[arg-type]

@@ -195,6 +195,7 @@ def test_boxes(rows: Callable[..., Pipeline]) -> None:
         ("output = [{step = 'sigmoid', threshold = 2}]", "threshold"),
         ("output = [{step = 'top_k'}]", "`k`"),
         ("output = 3", "output"),
+        ("[batching]\nmax_batch = 3", "max_batch"),
         ("output = [", "cannot be read"),
         ('mode = "CMYK"', "CMYK"),
     ],
@@ -209,4 +210,5 @@ def test_the_example_of_the_readme(tmp_path: Path) -> None:
     readme = Path(__file__).parents[3] / "stages" / "05_server" / "README.md"
     (tmp_path / "processing.toml").write_text(readme.read_text("utf-8").split("```toml\n")[1].split("```")[0])
     steps = read_steps(tmp_path, Steps())
+    assert steps.batching.given() == {"max_batch_size": 16, "max_wait_ms": 2.0}
     assert [len(part) for part in (steps.text, steps.image, steps.row, steps.output, steps.labels)] == [5, 5, 3, 2, 4]

@@ -8,7 +8,7 @@ pipeline                    what a client sends → items to batch
 reading                     outputs → what a client reads
 """
 
-from aie_engine.processing.config import PROCESSING_FILE, Steps, read_steps, steps_of
+from aie_engine.processing.config import PROCESSING_FILE, Batching, Steps, read_steps, steps_of
 from aie_engine.processing.errors import ImageError, ProcessingError
 from aie_engine.processing.pipeline import Item, Pipeline, TensorFacts, load_pipeline
 from aie_engine.processing.reading import Label, Reader, stacked, vector_base64
@@ -16,6 +16,7 @@ from aie_engine.processing.tensors import Tensor, datatype_of, tensor_from_bytes
 
 __all__ = [
     "PROCESSING_FILE",
+    "Batching",
     "ImageError",
     "Item",
     "Label",

@@ -5,13 +5,17 @@
     row = [{step = "fill", with = [0]}, {step = "standardise", mean = [2.5], std = [1.2]}]
     output = [{step = "softmax"}, {step = "top_k", k = 3}]
 
+    [batching]
+    max_batch_size = 16
+    max_wait_ms = 2.0
+
 Each list replaces what follows from the model's own files (`steps_of`); one that is left out does not. Steps run in the
 order of the list. An unknown key, step or value is an error that names it.
 """
 
 import tomllib
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -24,11 +28,27 @@ from aie_engine.processing.rows import RowStep
 from aie_engine.processing.text import TextStep
 from aie_loader import Predictor
 
-__all__ = ["PROCESSING_FILE", "Steps", "read_steps", "steps_of"]
+__all__ = ["PROCESSING_FILE", "Batching", "Steps", "read_steps", "steps_of"]
 
 PROCESSING_FILE: Final = "processing.toml"
 _MAX_BYTES: Final = 1 << 20
 _TOP_K: Final = 5  # as classifiers of images are usually judged
+
+
+class Batching(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The model's own values for fields of `PredictorConfig`, which checks them."""
+
+    max_batch_size: int | None = None
+    max_batch_tokens: int | None = None
+    max_wait_ms: float | None = None
+    max_queue: int | None = None
+    policy: str | None = None
+    preferred_sizes: tuple[int, ...] | None = None
+    adaptive_wait: bool | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Those that were."""
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
 
 
 class Steps(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,6 +60,7 @@ class Steps(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output: tuple[OutputStep, ...] = ()
     mode: Mode = "RGB"  # of images, after decoding: colours, grey, or colours and transparency
     labels: tuple[str, ...] = ()  # in the order of the scores
+    batching: Batching = Batching()  # read by whoever starts the predictor
 
 
 def read_steps(folder: Path, defaults: Steps) -> Steps:
