@@ -159,7 +159,13 @@ def main() -> int:
     for wait in waits:
         print(f"{wait.strategy:<8} {wait.num_waits:>9} {wait.p50_us:>10.0f} µs {wait.p99_us:>7.0f} µs")
     worst_ms = max(wait.p99_us for wait in waits if wait.strategy != SLEEP) / 1e3
-    verdict = "met" if worst_ms < MAX_ERROR_MS else "MISSED"
+    own_ms = next(wait.p99_us for wait in waits if wait.strategy == SLEEP) / 1e3
+    if worst_ms < MAX_ERROR_MS:
+        verdict = "met"
+    elif own_ms >= MAX_ERROR_MS:
+        verdict = f"not to be judged here, the machine is too busy: a bare time.sleep is {own_ms:.3f} ms late"
+    else:
+        verdict = "MISSED"
     print(f"\nasked: p99 under {MAX_ERROR_MS:g} ms; worst {worst_ms:.3f} ms: {verdict}")
     if options.json is not None:
         options.json.write_text(

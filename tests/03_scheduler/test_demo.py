@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from aie_scheduler.__main__ import main
-from aie_scheduler.measure import measure_step_cost
+from aie_scheduler.measure import measure_batch_cost, measure_step_cost
 
 README = Path(__file__).parents[2] / "stages" / "03_scheduler" / "README.md"
 
@@ -19,12 +19,14 @@ def test_demo_runs_and_labels_its_numbers(capsys: pytest.CaptureFixture[str]) ->
     for size in (1, 2, 4, 8, 16, 32):
         assert f"{size:>17}  continuous" in printed
     assert "preemptions: 1" in printed
+    for batcher in ("pass-through", "static", "dynamic", "… ten buckets", "… packed", "… and adaptive"):
+        assert f"600/s   {batcher}" in printed
 
 
 def test_readme_shows_what_the_demo_really_prints(capsys: pytest.CaptureFixture[str]) -> None:
     """The simulated part is the same on every machine; the measured part is not."""
     assert main([]) == 0
-    simulated = capsys.readouterr().out.split("4. What the scheduler itself costs")[0]
+    simulated = capsys.readouterr().out.split("6. What the scheduler itself costs")[0]
     assert simulated.strip() in README.read_text(encoding="utf-8")
 
 
@@ -43,4 +45,10 @@ def test_the_measured_step_holds_all_that_run(num_running: int) -> None:
     cost = measure_step_cost(num_running, num_steps=20)
     assert cost.num_running == num_running
     assert cost.us_per_request == pytest.approx(cost.us_per_step / num_running)
+    assert cost.us_per_step > 0
+
+
+def test_the_measured_batch_is_as_large_as_said() -> None:
+    cost = measure_batch_cost(8, num_batches=5)
+    assert (cost.scheduler, cost.num_running) == ("dynamic", 8)
     assert cost.us_per_step > 0

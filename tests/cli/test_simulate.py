@@ -141,3 +141,10 @@ def test_cost_in_any_unit() -> None:
 def test_the_line_through_exact_points_is_exact() -> None:
     points = [(tokens, 0.004 + 2e-5 * tokens) for tokens in (8, 64, 512, 2048)]
     assert fit_line(points) == (pytest.approx(0.004), pytest.approx(2e-5))
+
+
+def test_readme_shows_what_the_command_really_prints() -> None:
+    readme = (Path(__file__).parents[2] / "stages" / "03_scheduler" / "README.md").read_text(encoding="utf-8")
+    command, _, shown = readme.split("$ aie simulate ")[1].split("```")[0].partition("\n")
+    printed = run(*command.split())
+    assert shown.strip() == printed[: printed.index("\n", printed.index("29–32"))].strip()

@@ -12,7 +12,7 @@ Layout, each line built on those above it:
     gaps, buckets, dynamic, static       whole requests, gathered by size and waiting time
     factory                              one configuration value chooses the scheduler
     workload, traffic, report, simulator the real schedulers on a virtual clock
-    measure, live, timeline, plot        what it costs, what it brings here, what it looks like
+    measure, live, timeline, plot, demo  what it costs, what it brings here, what it looks like
 
 It may import the errors of stage 1, and no array code: neither NumPy nor stage 2.
 """

@@ -9,9 +9,10 @@ from dataclasses import replace
 
 from aie_scheduler.config import DEFAULT_BUCKET_EDGES, SchedulerConfig
 from aie_scheduler.continuous import ContinuousBatcher
+from aie_scheduler.demo_batching import show_batchers, show_fairness, show_waiting
 from aie_scheduler.dynamic import DynamicBatcher
 from aie_scheduler.live import ByteReader, run_live
-from aie_scheduler.measure import measure_step_cost
+from aie_scheduler.measure import measure_batch_cost, measure_step_cost
 from aie_scheduler.passthrough import PassThrough
 from aie_scheduler.protocol import Scheduler
 from aie_scheduler.report import SimulationReport
@@ -24,7 +25,7 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Show a few steps, then throughput and waiting against batch size, then padding, then the scheduler's own cost."""
+    """Continuous batching first, then predictions and fair shares, then what it all costs and brings here."""
     parser = argparse.ArgumentParser(prog="aie_scheduler", description="Stage 3: requests into batches.")
     parser.add_argument("--requests", type=int, default=400, help="requests of the simulated workload (default 400)")
     parser.add_argument("--rate", type=float, default=7.0, help="arrivals per second (default 7)")
@@ -41,7 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     show_steps(cost_model)
     show_batch_sizes(cost_model, num_requests=options.requests, rate_per_s=options.rate, seed=options.seed)
     show_buckets(cost_model, num_requests=options.requests, seed=options.seed)
+    show_batchers(options.seed)
+    show_fairness(options.seed)
     show_own_cost()
+    show_waiting()
     show_live()
     return 0
 
@@ -137,17 +141,20 @@ def show_buckets(cost_model: CostModel, *, num_requests: int, seed: int) -> None
 
 def show_own_cost() -> None:
     """What the scheduler costs on this machine."""
-    print("4. What the scheduler itself costs  [MEASURED here and now: schedule + update, median of 400 steps]\n")
+    print("6. What the scheduler itself costs  [MEASURED here and now: schedule + update, median of 400 steps]\n")
     print("   scheduler     running   µs per step   µs per request")
     costs = [measure_step_cost(1, pass_through=True), *(measure_step_cost(size) for size in (*BATCH_SIZES, 64, 256))]
     for cost in costs:
         print(f"   {cost.scheduler:<12} {cost.num_running:>8} {cost.us_per_step:>13.1f} {cost.us_per_request:>16.2f}")
-    print("\n   A step of a real model takes milliseconds, so this is the price of everything above.\n")
+    for cost in [measure_batch_cost(size) for size in (1, 8, 32, 64)]:
+        print(f"   {cost.scheduler:<12} {cost.num_running:>8} {cost.us_per_step:>13.1f} {cost.us_per_request:>16.2f}")
+    print("\n   dynamic: a prediction's whole life, from arriving to ending, batch after batch.")
+    print("   A step of a real model takes milliseconds, so this is the price of everything above.\n")
 
 
 def show_live() -> None:
     """What batching brings on this machine: no cost model, no virtual clock."""
-    print("5. Throughput and waiting time against batch size  [MEASURED here and now]\n")
+    print("8. Throughput and waiting time against batch size  [MEASURED here and now]\n")
     print(
         "   24 requests arrive together: 8 tokens in, 12 out. A step reads 8 MiB once (a model: its weights)\n"
         "   and 128 KiB for each token: a checksum over real memory, by one core.\n"

@@ -6,10 +6,11 @@ from time import perf_counter_ns
 
 from aie_scheduler.config import SchedulerConfig
 from aie_scheduler.continuous import ContinuousBatcher
+from aie_scheduler.dynamic import DynamicBatcher
 from aie_scheduler.passthrough import PassThrough
 from aie_scheduler.request import Request
 
-__all__ = ["StepCost", "measure_step_cost"]
+__all__ = ["StepCost", "measure_batch_cost", "measure_step_cost"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +49,27 @@ def measure_step_cost(num_running: int, *, num_steps: int = 400, pass_through: b
         if len(plan.chunks) == num_running and plan.num_tokens == num_running:  # prefill is over
             durations_ns.append(elapsed_ns)
     return StepCost("pass-through" if pass_through else "continuous", num_running, median(durations_ns) / 1e3)
+
+
+def measure_batch_cost(batch_size: int, *, num_batches: int = 100) -> StepCost:
+    """Gather `batch_size` predictions of three clients, cut the batch and end it; the whole life of each is timed.
+
+    After every arrival the loop asks how long it may sleep, as it does when requests come one by one.
+    """
+    config = SchedulerConfig(max_batch_size=batch_size, max_batch_tokens=8192, num_blocks=0, max_seq_len=512)
+    batcher = DynamicBatcher(config)
+    durations_ns: list[int] = []
+    for _ in range(num_batches):
+        requests = [
+            Request(request_id=f"r{index}", prompt_len=8, max_tokens=1, client=f"client {index % 3}")
+            for index in range(batch_size)
+        ]
+        start_ns = perf_counter_ns()
+        for request in requests:
+            batcher.add(request)
+            batcher.next_deadline(0.0)
+        plan = batcher.schedule(0.0)
+        assert plan is not None and len(plan.chunks) == batch_size, batcher.stats()
+        batcher.update(plan, ())
+        durations_ns.append(perf_counter_ns() - start_ns)
+    return StepCost("dynamic", batch_size, median(durations_ns) / 1e3)

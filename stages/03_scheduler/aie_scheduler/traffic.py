@@ -118,9 +118,10 @@ def equal_lengths(workload: Workload) -> Workload:
     )  # fmt: skip
 
 
-def read_workload(path: Path) -> Workload:
+def read_workload(path: Path, *, max_len: int = MAX_LENGTH) -> Workload:
     """A recorded workload: a JSON object per line with `arrival_s` and `length`, and where wanted `output`, `priority`,
     `patience_s` (until its deadline), `client` and `model`. Arrivals need not be in order; the first becomes time 0.
+    Lengths are cut at `max_len`.
 
     Raises `InvalidInputError` naming file and line.
     """
@@ -139,7 +140,7 @@ def read_workload(path: Path) -> Workload:
         raise InvalidInputError(f"{path} holds no request", param="arrivals")
     requests.sort(key=lambda request: request.arrival_s)
     first_s = requests[0].arrival_s
-    return Workload(tuple(_shifted(request, first_s) for request in requests))
+    return Workload(tuple(_shifted(request, first_s, max_len) for request in requests))
 
 
 def _request(line: str, where: str) -> SimulatedRequest:
@@ -171,9 +172,9 @@ def _request(line: str, where: str) -> SimulatedRequest:
     )
 
 
-def _shifted(request: SimulatedRequest, by_s: float) -> SimulatedRequest:
+def _shifted(request: SimulatedRequest, by_s: float, max_len: int) -> SimulatedRequest:
     deadline_s = None if request.deadline_s is None else request.deadline_s - by_s
     return SimulatedRequest(
-        request.arrival_s - by_s, request.prompt_len, request.output_len, request.priority, deadline_s,
+        request.arrival_s - by_s, min(request.prompt_len, max_len), request.output_len, request.priority, deadline_s,
         request.client, request.model,
     )  # fmt: skip
