@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -623,3 +624,17 @@ def test_the_next_batch_is_staged_while_one_is_computed(mlp, kernels):
         plain.close()
     assert len(before - set(threading.enumerate())) == 5  # both fronts, and three streams
     assert predictor.memory()["predict"]["pools"][0]["stats"]["reserved_bytes"] == 0
+
+
+def test_a_sleeping_front_wakes_for_whoever_cannot_wait(mlp):
+    predictor = LocalPredictor(config_for(mlp, kernels="numpy", max_wait_ms=1e9))
+    try:
+        patient = predictor.submit(PredictRequest("patient", {"x": np.zeros(12)}))
+        hurried = predictor.submit(PredictRequest("hurried", {"x": np.zeros(12)}, deadline_s=time.monotonic() + 0.2))
+        try:
+            assert hurried.result(TIMEOUT_S).batch.reason == "deadline"
+        except DeadlinePassedError:  # a machine so busy that it was too late; the front woke all the same
+            patient.cancel()
+        assert patient.done or patient.result(TIMEOUT_S).batch.size == 2
+    finally:
+        predictor.close()

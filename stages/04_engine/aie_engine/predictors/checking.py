@@ -64,8 +64,10 @@ def _indices(want: ArrayInfo, array: Array) -> Array:
 def _numbers(want: ArrayInfo, array: Array) -> Array:
     if array.dtype.kind not in "fiub":
         raise InvalidInputError(f"{want.name} holds numbers, not {array.dtype}", param=want.name)
-    with np.errstate(over="ignore"):  # too large for float32 becomes infinite, and is refused as that
-        numbers = np.ascontiguousarray(array, dtype=np.float32).reshape(array.shape)
+    numbers = array
+    if array.dtype != np.float32 or not array.flags.c_contiguous:
+        with np.errstate(over="ignore"):  # too large for float32 becomes infinite, and is refused as that
+            numbers = np.ascontiguousarray(array, dtype=np.float32).reshape(array.shape)
     if not np.isfinite(numbers).all():
         place = [int(axis) for axis in np.argwhere(~np.isfinite(numbers))[0]]
         raise InvalidInputError(

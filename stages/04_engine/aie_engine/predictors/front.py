@@ -47,6 +47,7 @@ class BatchFront:
         self._counts = Counts()
         self._num_submitted = 0
         self._dead_reason: str | None = None
+        self._sleeps_until_s = float("-inf")  # minus infinity: the front is awake, and looks before it sleeps
 
     @property
     def is_alive(self) -> bool:
@@ -75,9 +76,12 @@ class BatchFront:
                 self.step()
                 with self._changed:
                     # Looked at again under the lock: what came since the step must not be slept through.
-                    wait_s = self._patience_s(self._clock())
-                    if self._dead_reason is None and (wait_s is None or wait_s > 0):
-                        self._changed.wait(wait_s)
+                    now = self._clock()
+                    self._sleeps_until_s = self._next_moment_s(now)
+                    if self._dead_reason is None and self._sleeps_until_s > now:
+                        is_endless = self._sleeps_until_s == float("inf")
+                        self._changed.wait(None if is_endless else self._sleeps_until_s - now)
+                    self._sleeps_until_s = float("-inf")
         except BaseException as error:
             _log.exception("the predictor's front failed")
             self.end(f"The predictor failed: {type(error).__name__}: {error}")
@@ -203,7 +207,9 @@ class BatchFront:
             if request.deadline_s is not None:
                 heapq.heappush(self._deadlines, (request.deadline_s, self._num_submitted, member))
             self._num_submitted += 1
-            self._changed.notify_all()
+            # A front that would sleep on is not woken: most requests only join those that wait for the same moment.
+            if self._sleeps_until_s > now and self._next_moment_s(now) < self._sleeps_until_s:
+                self._changed.notify_all()
         return future
 
     def _cancel(self, future: PredictFuture) -> bool:
@@ -264,10 +270,10 @@ class BatchFront:
         reason = "alone" if plan.cut is None else plan.cut.reason.value
         return Batch([self._open[name] for name in names], reason, padding_share, now)
 
-    def _patience_s(self, now: float) -> float | None:
-        """How long nothing can happen unless somebody calls; None: for ever."""
-        moments = [self._deadlines[0][0]] if self._deadlines else []
+    def _next_moment_s(self, now: float) -> float:
+        """When something has to be done, unless somebody calls before; infinity for never."""
+        moment_s = self._deadlines[0][0] if self._deadlines else float("inf")
         if any(book.is_ready and book.batch is None for book in self._books.values()):
             ripe_s = now if self._again else self._batcher.next_deadline(now)
-            moments += [] if ripe_s is None else [ripe_s]
-        return max(0.0, min(moments) - now) if moments else None
+            moment_s = moment_s if ripe_s is None else min(moment_s, ripe_s)
+        return moment_s
