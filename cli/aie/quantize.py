@@ -96,7 +96,7 @@ def open_language_model(name: str | None, lenient: Sequence[str] | None = None) 
 
 
 def check_figures_apart(json_path: Path | None, loaded: "Model", out: Path | None) -> None:
-    """InvalidInputError where --json would put the figures in place of the model that is read, or of what is written."""
+    """InvalidInputError where --json would put figures in place of the model that is read, or of what is written."""
     from aie_engine import InvalidInputError
 
     if json_path is None:

@@ -96,7 +96,17 @@ def test_failures_of_the_template(source: str, says: str) -> None:
         render(source)
 
 
-@pytest.mark.parametrize("source", ["{% for", "{{ 'a'|nofilter }}", "{% nonsense %}", "{{ " + "(" * 5000])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for",
+        "{{ 'a'|nofilter }}",
+        "{% nonsense %}",
+        "{{ " + "(" * 5000,
+        "{% for a in b %}" * 25 + "{% endfor %}" * 25,  # more blocks than Python nests
+        "{% for a in b %}" * 110 + "{% endfor %}" * 110,  # more levels than Python indents
+    ],
+)
 def test_a_template_that_does_not_compile(source: str) -> None:
     with pytest.raises(ChatTemplateError, match="does not compile"):
         ChatTemplate(source)
@@ -152,11 +162,25 @@ def test_a_template_that_does_not_compile(source: str) -> None:
         "{{ ([1] * 1000)|tojson(separators=('x' * 100000, ':')) }}",
         "{% set n = namespace(x=[1] * 100000) %}{% for i in range(99) %}{% set n.x = [n.x] %}{% endfor %}"
         "{{ n.x|tojson(indent=16) }}",
+        "{{ ('a ' * 500000)|urlize }}",
+        "{{ ('a ' * 500000)|title }}",
+        "{{ ('a' * 1000000)|sort }}",
+        "{{ ('a' * 1000000)|map('upper')|list }}",
+        "{{ range(300000)|select('odd')|max }}",
+        "{% set x = ('f' * 1000000)|int(0, 32) %}{% set y = ('f' * 500000)|int(0, 32) %}{{ x // y > 0 }}",
+        "{{ (1).from_bytes([255] * 100000, 'big') // (1).from_bytes([255] * 50000, 'big') > 0 }}",
+        "{{ strftime_now('%c' * 500000) }}",
+        "{% set a = 'a' * 1000000 %}{% set n = namespace(x=[]) %}"
+        "{% for i in range(1000) %}{% set n.x = [n.x, a|upper] %}{% endfor %}",
+        "{% set a = 'a' * 1000000 %}{% for i in range(1000) %}{% set b = a[1:] %}{% endfor %}",
+        "{% set a = 'a' * 1000000 %}{% for i in range(1000) %}{% set b = a.lower() %}{% endfor %}",
+        "{% set a = 'a' * 1000000 %}{% for i in range(1000) %}{% set b = a ~ i %}{% endfor %}",
+        "{% set a = 'a' * 1000000 %}{% for i in range(1000) %}{% set b = a + 'b' %}{% endfor %}",
     ],
 )
 @pytest.mark.timeout(20)
 def test_no_template_runs_or_grows_without_bound(source: str) -> None:
-    limits = RenderLimits(max_chars=1 << 20, max_steps=200_000)
+    limits = RenderLimits(max_chars=1 << 20, max_steps=200_000, max_built=64 << 20)
     with pytest.raises(ChatTemplateError):
         ChatTemplate(source, limits=limits).render(USER)
 

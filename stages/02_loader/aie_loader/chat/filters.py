@@ -5,25 +5,32 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2.filters import do_batch, do_groupby, do_indent, do_round, do_slice, make_attrgetter
+from jinja2.filters import do_batch, do_groupby, do_indent, do_int, do_round, do_slice, make_attrgetter
 from jinja2.runtime import Context
 
 from aie_loader.chat.meter import meter_of
 from aie_loader.errors import ChatTemplateError
 
-__all__ = ["BANNED_FILTERS", "BANNED_METHODS", "BOUNDED_FILTERS"]
+__all__ = ["BANNED_FILTERS", "BANNED_METHODS", "BOUNDED_FILTERS", "ITERATING_FILTERS"]
 
-# What pads a text to any width in one call, or is for debugging; real templates do not use them.
-BANNED_FILTERS = ("center", "format", "wordwrap", "pprint")
+# What pads a text to any width in one call, takes minutes for a long one, or is for debugging; real templates do not
+# use them.
+BANNED_FILTERS = ("center", "format", "wordwrap", "urlize", "pprint")
+# What looks at every entry of what it is given, in a loop that no template wrote.
+ITERATING_FILTERS = frozenset({
+    "dictsort", "groupby", "join", "list", "map", "max", "min", "reject", "rejectattr", "select", "selectattr", "sort",
+    "title", "unique",
+})  # fmt: skip
 # By type: what pads, multiplies, or leads to bytes, which have all that again.
 BANNED_METHODS: dict[type, frozenset[str]] = {
     str: frozenset({"center", "expandtabs", "format", "format_map", "ljust", "rjust", "zfill", "translate", "encode"}),
-    int: frozenset({"to_bytes"}),
+    int: frozenset({"to_bytes", "from_bytes"}),
 }
 _MAX_INDENT = 16
 _MAX_COLUMNS = 10_000
 _MAX_DIGITS = 32
 _SMALL_CHARS = 1 << 16
+_MAX_NUMERAL = 400  # characters of a number in a text
 
 
 @jinja2.pass_context
@@ -62,6 +69,12 @@ def _indent(text: str, width: int = 4, first: bool = False, blank: bool = False)
 def _round(value: float, precision: int = 0, method: Any = "common") -> float:
     _check_number("rounds to", precision, -_MAX_DIGITS, _MAX_DIGITS)
     return do_round(value, precision, method)
+
+
+def _int(value: Any, default: int = 0, base: int = 10) -> int:
+    if isinstance(value, str) and len(value) > _MAX_NUMERAL:
+        _refuse("reads as a number", value)
+    return do_int(value, default, base)
 
 
 @jinja2.pass_context
@@ -106,6 +119,6 @@ def _refuse(what: str, value: object) -> NoReturn:
 
 
 BOUNDED_FILTERS = {
-    "tojson": _to_json, "indent": _indent, "round": _round, "sum": _sum, "batch": _batch, "slice": _slice,
+    "tojson": _to_json, "indent": _indent, "int": _int, "round": _round, "sum": _sum, "batch": _batch, "slice": _slice,
     "groupby": _group_by,
 }  # fmt: skip

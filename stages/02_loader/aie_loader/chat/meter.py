@@ -22,6 +22,7 @@ class RenderLimits:
 
     max_chars: int = 16 << 20  # of the output, and of any text or list on the way
     max_steps: int = 1_000_000  # loop iterations and calls, all together
+    max_built: int = 256 << 20  # characters of all texts on the way together, eight for an entry of a list
     max_seconds: float = 5.0
 
     def check_size(self, size: int) -> None:
@@ -37,13 +38,32 @@ class Meter:
     clock: Callable[[], float]
     started: float
     steps: int = field(default=0)
+    _built: int = field(default=0)
     # id → the value, kept so that the id stays its own, and its weight: nothing in a template can be changed
     _weights: dict[int, tuple[object, int]] = field(default_factory=dict)
 
-    def step(self) -> None:
-        self.steps += 1
+    def step(self, count: int = 1) -> None:
+        self.steps += count
         if self.steps > self.limits.max_steps:
             raise ChatTemplateError(f"the chat template loops more than {self.limits.max_steps} times in all")
+        self._check_time()
+
+    def built(self, value: Any) -> Any:
+        """`value`, which the template has just made: not too heavy, nor is all that it has made, kept or not."""
+        if isinstance(value, str):
+            self.limits.check_size(len(value))
+            self._built += len(value)
+        elif isinstance(value, list | tuple | dict):
+            self.weighed(value)
+            self._built += _ATOM_CHARS * len(value)
+        else:
+            return value
+        if self._built > self.limits.max_built:
+            raise ChatTemplateError(f"the chat template builds more than {self.limits.max_built} characters in all")
+        self._check_time()
+        return value
+
+    def _check_time(self) -> None:
         if self.clock() - self.started > self.limits.max_seconds:
             raise ChatTemplateError(f"the chat template takes longer than {self.limits.max_seconds:g} s")
 

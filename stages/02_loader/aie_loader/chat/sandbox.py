@@ -4,7 +4,8 @@ Jinja's sandbox guards secrets, not resources: nested loops over `range`, or a t
 thread or all memory. So every loop is metered (steps and time), every operation that can grow a text or a list is
 bounded, and output is counted. The meter is put in when the template is parsed, by wrapping each loop's iterable, each
 `~` and each list that is written out in a filter of ours, so that the limits need neither a thread nor a signal. A
-single step stays uninterrupted; its cost is bounded by the size limit.
+single step stays uninterrupted; its cost is bounded by the size limit. What filters, calls and slices return counts
+towards a limit on all that is built, for a template may keep it; filters that iterate are loops.
 """
 
 import time
@@ -21,11 +22,13 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from aie_loader.chat.filters import BANNED_FILTERS, BANNED_METHODS, BOUNDED_FILTERS
+from aie_loader.chat.filters import BANNED_FILTERS, BANNED_METHODS, BOUNDED_FILTERS, ITERATING_FILTERS
 from aie_loader.chat.meter import METER, Meter, RenderLimits, meter_of, result_size
 from aie_loader.errors import ChatTemplateError
 
 __all__ = ["ChatEnvironment", "RenderLimits"]
+
+_MAX_LAYOUT = 1000  # characters of a date's description
 
 
 class _GenerationTag(Extension):
@@ -79,13 +82,13 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             "join": self._join,
             "replace": self._replace,
             "_metered": _metered,
-            "_bounded": self._bounded,
-            "_weighed": _weighed,
+            "_built": _built,
+            "_counted": _counted,
         }
         del self.globals["lipsum"]  # any number of paragraphs of placeholder text
         self.globals |= {
             "raise_exception": _raise_exception,
-            "strftime_now": lambda layout: now().strftime(layout),
+            "strftime_now": lambda layout: _strftime(now(), layout),
             "namespace": _Namespace,
         }
 
@@ -120,8 +123,9 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "%" and isinstance(left, str):
             raise ChatTemplateError("the chat template formats text with %, which is not supported")
-        self._limits.check_size(result_size(meter_of(context), operator, left, right))
-        return super().call_binop(context, operator, left, right)
+        meter = meter_of(context)
+        self._limits.check_size(result_size(meter, operator, left, right))
+        return meter.built(super().call_binop(context, operator, left, right))
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         # Named as in the base class, so that no keyword of the template's can collide with them. Calls are steps too:
@@ -130,11 +134,11 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         meter.step()
         owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
         if isinstance(owner, str) and name == "replace":
-            return __self._replace(owner, *args, **kwargs)
+            return meter.built(__self._replace(owner, *args, **kwargs))
         if isinstance(owner, str) and name == "join" and len(args) == 1:
-            return __self._join(args[0], owner)
+            return meter.built(__self._join(_counted(__context, args[0]), owner))
         result = super().call(__context, __obj, *args, **kwargs)
-        return meter.weighed(result) if isinstance(result, list | tuple | dict | MappingView) else result
+        return meter.weighed(result) if isinstance(result, MappingView) else meter.built(result)
 
     def concat(self, pieces: Iterable[str]) -> str:
         """Joins what a macro or a block of the template has put out."""
@@ -156,17 +160,13 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             self._limits.check_size(size)
         return str(separator).join(parts)
 
-    def _bounded(self, value: Any) -> Any:
-        self._limits.check_size(len(value))
-        return value
-
 
 def _filtered(node: Any, name: str) -> nodes.Filter:
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
 def _wrap_growing(node: nodes.Node) -> None:
-    """Replace every `a ~ b` by `(a ~ b)|_bounded`, and every `[a, b]` by `[a, b]|_weighed`, inner ones first."""
+    """Put `…|_built` behind whatever can build something: `a ~ b`, `[a, b]`, `a[1:]`, `a|upper`; inner ones first."""
     for name, value in node.iter_fields():
         if isinstance(value, list):
             for index, item in enumerate(value):
@@ -179,11 +179,15 @@ def _wrap_growing(node: nodes.Node) -> None:
 
 
 def _wrapped(node: nodes.Node) -> nodes.Node:
-    if isinstance(node, nodes.Concat):
-        return _filtered(node, "_bounded")
-    if isinstance(node, nodes.List | nodes.Dict) or (isinstance(node, nodes.Tuple) and node.ctx == "load"):
-        return _filtered(node, "_weighed")
-    return node
+    if isinstance(node, nodes.Filter):
+        if node.name.startswith("_"):
+            return node  # ours
+        if node.name in ITERATING_FILTERS and node.node is not None:
+            node.node = _filtered(node.node, "_counted")
+        return _filtered(node, "_built")
+    is_display = isinstance(node, nodes.List | nodes.Dict) or (isinstance(node, nodes.Tuple) and node.ctx == "load")
+    is_slice = isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
+    return _filtered(node, "_built") if is_display or is_slice or isinstance(node, nodes.Concat) else node
 
 
 @jinja2.pass_context
@@ -195,8 +199,23 @@ def _metered(context: Context, items: Iterable[Any]) -> Iterator[Any]:
 
 
 @jinja2.pass_context
-def _weighed(context: Context, value: Any) -> Any:
-    return meter_of(context).weighed(value)
+def _counted(context: Context, items: Any) -> Any:
+    """`items` for a filter that iterates: each is a step."""
+    if isinstance(items, str | list | tuple | dict | range | MappingView):
+        meter_of(context).step(len(items))
+        return items
+    return _metered(context, items) if isinstance(items, Iterator) else items
+
+
+@jinja2.pass_context
+def _built(context: Context, value: Any) -> Any:
+    return meter_of(context).built(value)
+
+
+def _strftime(moment: datetime, layout: str) -> str:
+    if len(layout) > _MAX_LAYOUT:
+        raise ChatTemplateError(f"the chat template lays out a date with more than {_MAX_LAYOUT} characters")
+    return moment.strftime(layout)
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -23,7 +23,7 @@ from aie_tensor import InvalidInputError
 __all__ = ["ChatTemplate"]
 
 _RESERVED = frozenset({"messages", "tools", "documents", "template", "add_generation_prompt", *TOKEN_NAMES})
-_MAX_SOURCE_CHARS = 1 << 20
+_MAX_SOURCE_CHARS = 1 << 18  # the longest in use have a tenth of it
 _FOR_TOOLS, _FOR_DOCUMENTS = "tool_use", "rag"
 
 
@@ -155,6 +155,6 @@ class ChatTemplate:
             variables = self._environment.variables_of(source) - _RESERVED - self._environment.globals.keys()
         except jinja2.TemplateSyntaxError as error:
             raise ChatTemplateError(f"{which} does not compile: line {error.lineno}: {error.message}") from error
-        except RecursionError as error:
+        except (RecursionError, MemoryError, SyntaxError) as error:  # the last of Python, which Jinja compiles to
             raise ChatTemplateError(f"{which} does not compile: it is nested too deeply") from error
         return _Compiled(template, frozenset(variables))
