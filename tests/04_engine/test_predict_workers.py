@@ -17,6 +17,7 @@ from aie_engine import (
     PredictRequest,
     WorkerPredictor,
 )
+from aie_engine.predictors import lane
 from aie_loader import MissingFileError
 from aie_tensor import AieError
 
@@ -165,3 +166,23 @@ def test_what_loading_raises_there_is_raised_here(tmp_path):
     assert caught.value.code == MissingFileError.code or "nothing.npz" in str(caught.value)
     with pytest.raises(InvalidInputError, match="at least 1 worker"):
         WorkerPredictor(PredictorConfig(tmp_path / "nothing.npz"), 0)
+
+
+def test_when_no_worker_starts_any_more_everybody_is_told(config, tmp_path, monkeypatch):
+    monkeypatch.setattr(lane, "_MAX_FAILED_STARTS", 1)
+    path = tmp_path / "gone.npz"
+    path.write_bytes(config.model_path.read_bytes())
+    workers = WorkerPredictor(replace(config, model_path=path), 1, pause_s=0.0)
+    try:
+        os.kill(workers.pids[0], signal.SIGSTOP)
+        path.unlink()
+        futures = submit(workers, 6)
+        os.kill(workers.pids[0], signal.SIGKILL)
+        for future in futures:
+            with pytest.raises(EngineDeadError, match=r"does not start: .*gone\.npz"):
+                future.result(TIMEOUT_S)
+        assert not workers.is_alive
+        with pytest.raises(EngineDeadError, match="does not start"):
+            submit(workers, 1, seed=1)
+    finally:
+        workers.close()

@@ -12,7 +12,10 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the demonstration; 0 when it is done. `argv` without the program's name."""
-    parser = argparse.ArgumentParser(prog="python -m aie_engine", description="Stage 4: tokens from a batch of eight.")
+    parser = argparse.ArgumentParser(
+        prog="python -m aie_engine",
+        description="Stage 4: tokens from a batch of eight, streams that overlap, and predictions in batches.",
+    )
     parser.add_argument("--tokens", type=int, default=24, help="tokens to generate for each request (1 to 200)")
     options = parser.parse_args(argv)
     if not 1 <= options.tokens <= 200:
