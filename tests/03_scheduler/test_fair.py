@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aie_scheduler import BoundedQueue, DynamicBatcher, PassThrough, Request, SequenceState
+from aie_scheduler import BoundedQueue, ContinuousBatcher, DynamicBatcher, PassThrough, Request, SequenceState
 from aie_scheduler.fair import MAX_IDLE_FLOWS, FairShare
 
 predictions = partial(PassThrough, generates=False)
@@ -217,3 +217,30 @@ def test_queue_is_iterated_in_the_order_of_service() -> None:
     assert [state.request_id for state in queue] == ["c", "b"]
     head = queue.head()
     assert head is states["c"]
+
+
+def test_generations_share_too(make_driver: Any) -> None:
+    """Continuous batching, two places: a client that comes last does not wait for all of the crowd."""
+    driver = make_driver(ContinuousBatcher, max_batch_size=2, max_queue=64)
+    for index in range(20):
+        driver.add(f"crowd.{index}", 4, 6, client="crowd")
+    driver.step()
+    for index in range(3):
+        driver.add(f"lone.{index}", 4, 6, client="lone")
+    driver.run()
+    ended = [name.split(".")[0] for name in driver.ended]
+    assert [place for place, who in enumerate(ended) if who == "lone"][-1] <= 8
+
+
+def test_preempted_request_keeps_its_turn_and_is_charged_once(make_driver: Any) -> None:
+    driver = make_driver(ContinuousBatcher, block_size=4, num_blocks=6, max_queue=64)
+    for index in range(4):
+        driver.add(f"{'ab'[index % 2]}.{index}", 8, 12, client="ab"[index % 2])
+    charged: Counter[str] = Counter()
+    fair = driver.scheduler._fair
+    serve, charge = fair.serve, fair.charge
+    fair.serve = lambda state, num_tokens: (charged.update({state.client: num_tokens}), serve(state, num_tokens))
+    fair.charge = lambda state, num_tokens: (charged.update({state.client: num_tokens}), charge(state, num_tokens))
+    driver.run()
+    assert driver.scheduler.stats().num_preemptions > 0
+    assert charged == {"a": 2 * (8 + 12), "b": 2 * (8 + 12)}

@@ -38,6 +38,7 @@ class Lives(RuleBasedStateMachine):
             max_queue=6,
             bucket_edges=(8, 24),
             max_wait_ms=1000.0,
+            max_bypass=3,
         )
         self.names = 0
 
@@ -50,15 +51,26 @@ class Lives(RuleBasedStateMachine):
         stops_early=st.booleans(),
         priority=st.integers(-1, 1),
         patience_s=st.none() | st.integers(0, 20),
+        client=st.sampled_from(["", "a", "b"]),
     )
-    def add(self, prompt_len: int, output_len: int, stops_early: bool, priority: int, patience_s: int | None) -> None:
+    def add(
+        self, prompt_len: int, output_len: int, stops_early: bool, priority: int, patience_s: int | None, client: str
+    ) -> None:
         name, driver = f"r{self.names}", self.driver
         max_tokens = min(output_len, MAX_LEN - prompt_len)
         deadline_s = None if patience_s is None else driver.now + patience_s
         wanted = (max_tokens + 1) // 2 if stops_early else max_tokens  # an end-of-sequence token comes before the limit
         waiting = driver.scheduler.stats().num_waiting
         try:
-            driver.add(name, prompt_len, wanted, max_tokens=max_tokens, priority=priority, deadline_s=deadline_s)
+            driver.add(
+                name,
+                prompt_len,
+                wanted,
+                max_tokens=max_tokens,
+                priority=priority,
+                deadline_s=deadline_s,
+                client=client,
+            )
         except QueueFullError:
             assert waiting >= 6
             return
