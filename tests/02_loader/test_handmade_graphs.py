@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from aie_loader import Graph, GraphShapeError, MalformedHeaderError, MissingInputError, Node
+from aie_loader import DuplicateNodeError, Graph, GraphShapeError, MalformedHeaderError, MissingInputError, Node
 from aie_loader.evaluation import EVALUATORS
 from aie_loader.graph_builder import GraphBuilder, build_graph
 from aie_loader.graph_file import graph_to_json, read_graph_file
@@ -157,3 +158,86 @@ def test_batch_norm_stays_where_its_input_is_read_twice() -> None:
     y = g.op("batch_norm", x, "g", "b", "mean", "var", eps=1e-5)
     graph = g.build(g.op("add", x, y))
     assert fold_batch_norm(graph) is graph
+
+
+TEXT_INPUTS = {"token_ids": ["T"], "positions": ["T"], "x": ["B", 6], "y": ["B", 2, 3]}
+ROPE = {"op": "rope", "inputs": ["p", "positions"], "num_heads": 1, "head_dim": 6, "interleaved": False,
+        "inv_freq": [1.0, 0.1, 0.01]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("node", "words"),
+    [
+        ({"op": "transpose", "inputs": ["y"], "axes": [0.0, 2.0, 1.0]}, "axes that name each"),
+        ({"op": "reduce", "inputs": ["y"], "kind": "mean", "axes": [1, 1]}, "axes that are named once"),
+        ({"op": "reduce", "inputs": ["y"], "kind": "mean", "axes": [1, -2]}, "axes that are named once"),
+        ({"op": "scale", "inputs": ["x"], "factor": 10**400}, "a positive factor"),
+        ({"op": "scale", "inputs": ["x"], "factor": "2"}, "a positive factor"),
+        ({"op": "embedding", "inputs": ["token_ids", "x"]}, "must be a weight"),
+        ({"op": "embedding", "inputs": ["token_ids", "table"], "scale": "x"}, "a positive scale"),
+        ({"op": "rms_norm", "inputs": ["p", "norm"]}, "a positive eps"),
+        ({"op": "rms_norm", "inputs": ["p", "norm"], "eps": 1e-5, "offset": [1, 1]}, "a finite offset"),
+        ({**ROPE, "interleaved": None}, "true or false"),
+        ({**ROPE, "inv_freq": [1.0, 10**400, 1.0]}, "finite numbers as inv_freq"),
+        ({**ROPE, "attention_factor": "x"}, "a positive attention_factor"),
+        ({"op": "attention", "inputs": ["p", "q", "q"], "num_heads": 3, "num_kv_heads": 2, "head_dim": 2}, "evenly"),
+        ({"op": "max_pool2d", "inputs": ["z"], "kernel": [1, 1], "stride": [1, 1 << 40]}, "at least 1 as stride"),
+        ({"op": "conv2d", "inputs": ["z", "kernel"], "padding": [1 << 31, 1 << 31]}, "more than 2\\^32 elements"),
+    ],
+)
+def test_constants_that_an_operator_cannot_use_are_refused_before_it_runs(
+    tmp_path: Path, node: dict[str, object], words: str
+) -> None:
+    stored = weights(table=(10, 6), norm=(6,), narrow=(4, 6), kernel=(2, 1, 1, 1))
+    document = {
+        "aie_graph": 1,
+        "inputs": {**TEXT_INPUTS, "z": ["B", 1, 2, 2]},
+        "nodes": [
+            {"name": "p", "op": "embedding", "inputs": ["token_ids", "table"]},
+            {"name": "q", "op": "linear", "inputs": ["p", "narrow"]},
+            {"name": "tried", **node},
+        ],
+        "outputs": ["tried"],
+    }
+    path = tmp_path / "graph.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(GraphShapeError, match=words):
+        read_graph_file(path, stored)
+
+
+def test_names_that_two_things_bear_or_nothing_makes() -> None:
+    g = GraphBuilder(weights(x=(3,)))
+    g.input("x", ("B", 3))
+    with pytest.raises(DuplicateNodeError, match="input 'x' and a weight"):
+        g.build(g.op("add", "x", "x"))
+    with pytest.raises(DuplicateNodeError, match="two inputs 'x'"):
+        g.input("x", ("B", 4))
+    with pytest.raises(DuplicateNodeError, match="'a' and another input"):
+        Graph(("a", "a"), [], ("a",)).sorted()
+    with pytest.raises(InvalidInputError, match="names of values"):
+        g.op("relu", ["x"])  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="at least one output"):
+        g.build()
+    g = GraphBuilder(weights(x=(3,)))
+    g.op("relu", "x")
+    with pytest.raises(GraphShapeError, match="'x' is a weight"):
+        g.build("x")
+
+
+@pytest.mark.parametrize("shape", [("B", -6), ("B", 6.5), None, 6, (), ["B", 6], ("not a name",), (True,)])
+def test_shapes_of_inputs_that_are_none(shape: Any) -> None:
+    g = GraphBuilder({})
+    g.input("x", shape)
+    with pytest.raises(GraphShapeError, match="the shape of the input 'x'"):
+        g.build(g.op("relu", "x"))
+
+
+def test_layers_come_in_the_order_of_their_numbers_whatever_digits_they_have() -> None:
+    names = ["a\u00b22.weight", "a2.weight", "a010.weight", "a" + "1" * 5000 + ".weight"]
+    graph = build_graph({name: weights(w=(4, 4))["w"] for name in names[::-1]}, (4,))
+    assert [node.inputs[1] for node in graph.sorted() if node.op == "linear"] == [
+        names[1],
+        names[2],
+        names[3],
+        names[0],
+    ]

@@ -84,6 +84,11 @@ class Graph:
     def _checked_names(self) -> dict[str, Node]:
         by_name: dict[str, Node] = {}
         given = {*self.inputs, *self.weights}
+        if len(given) != len(self.inputs) + len(self.weights):
+            seen = set(self.weights)
+            twice = next(name for name in self.inputs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+            other = "a weight" if twice in self.weights else "another input"
+            raise DuplicateNodeError(f"the graph has an input {twice!r} and {other} of the same name")
         for node in self.nodes:
             if node.name in by_name or node.name in given:
                 other = "a node" if node.name in by_name else "an input or a weight"

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from math import prod
 
-from aie_loader.errors import GraphShapeError
+from aie_loader.errors import DuplicateNodeError, GraphShapeError
 from aie_loader.graph import Graph, Node, Shape
 from aie_loader.shapes import infer_shapes
 from aie_tensor import InvalidInputError, Matrix
@@ -32,17 +32,24 @@ class GraphBuilder:
 
     def input(self, name: str, shape: Shape) -> str:
         """Declares an input; a leading "B" stands for any number of items, "T" for packed tokens. Returns `name`."""
+        if name in self._inputs:
+            raise DuplicateNodeError(f"the graph has two inputs {name!r}")
         self._inputs[name] = shape
         return name
 
     def op(self, op: str, *inputs: str, name: str | None = None, **attrs: object) -> str:
         """Adds an operator over values and weights by name, and returns the name of its result."""
+        unnamed = next((value for value in inputs if not isinstance(value, str)), None)
+        if unnamed is not None:
+            raise InvalidInputError(f"{op} takes the names of values, each by itself, not {unnamed!r:.60}")
         name = name or f"{op}_{len(self._nodes)}"
         self._nodes.append(Node(name, op, inputs, attrs))
         return name
 
     def build(self, *outputs: str) -> Graph:
         """The graph, with its shapes. GraphError for names that nothing produces, cycles, shapes that do not fit."""
+        if not outputs:
+            raise InvalidInputError("a graph needs at least one output: give build() the name of a result")
         read = {name for node in self._nodes for name in node.inputs}
         weights = {name: matrix for name, matrix in self._weights.items() if name in read}
         return infer_shapes(Graph(tuple(self._inputs), self._nodes, outputs, weights), self._inputs)
@@ -97,4 +104,5 @@ def _bias_of(layer: str) -> str:
 
 def _natural(name: str) -> list[tuple[int, str]]:
     """`layer10` after `layer9`."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+    parts = re.split(r"([0-9]+)", name)  # texts and runs of digits in turn; a longer run without its zeros is larger
+    return [(len(part.lstrip("0")), part.lstrip("0")) if index % 2 else (-1, part) for index, part in enumerate(parts)]

@@ -6,6 +6,7 @@ name, before anything is computed. Sizes known only at run time are letters: T, 
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 
 from aie_loader.errors import GraphShapeError
 from aie_loader.graph import Graph, Shape
@@ -16,6 +17,7 @@ from aie_loader.shapes.types import infer_dtypes
 
 __all__ = ["OPERATORS", "infer_dtypes", "infer_shapes"]
 
+_MOST_ELEMENTS = 1 << 32  # of one value, for one item: 16 GB
 GRAPH_INPUT_SHAPES: Mapping[str, Shape] = {"token_ids": ("T",), "positions": ("T",), "token_types": ("T",)}
 
 OPERATORS: Mapping[str, Rule] = {**TEXT_RULES, **DENSE_RULES}
@@ -33,7 +35,7 @@ def infer_shapes(graph: Graph, inputs: Mapping[str, Shape] | None = None) -> Gra
     for name in graph.inputs:
         if name not in known:
             raise GraphShapeError(f"the graph's input {name!r} has no shape: give one, such as ('B', 784)")
-        shapes[name] = known[name]
+        shapes[name] = _checked_input(name, known[name])
     shapes |= {name: matrix.shape for name, matrix in graph.weights.items()}
     for node in graph.sorted():
         rule = OPERATORS.get(node.op)
@@ -41,5 +43,23 @@ def infer_shapes(graph: Graph, inputs: Mapping[str, Shape] | None = None) -> Gra
             raise GraphShapeError(
                 f"node {node.name!r} has the unknown operator {node.op!r}; known: {', '.join(sorted(OPERATORS))}"
             )
-        shapes[node.name] = rule(node, [shapes[name] for name in node.inputs])
+        if node.op == "embedding" and node.inputs[1:] and node.inputs[1] not in graph.weights:
+            raise GraphShapeError(f"node {node.name!r}: the table of an embedding must be a weight")
+        shape = rule(node, [shapes[name] for name in node.inputs])
+        if prod(size for size in shape if isinstance(size, int)) > _MOST_ELEMENTS:
+            raise GraphShapeError(f"node {node.name!r}: its result {list(shape)} has more than 2^32 elements per item")
+        shapes[node.name] = shape
+    for name in graph.outputs:
+        if name in graph.weights:
+            raise GraphShapeError(f"the graph's output {name!r} is a weight, which no run changes")
     return replace(graph, shapes=shapes)
+
+
+def _checked_input(name: str, shape: object) -> Shape:
+    if isinstance(shape, tuple) and shape and all(map(_is_size, shape)):
+        return shape
+    raise GraphShapeError(f"the shape of the input {name!r} must be a tuple such as ('B', 784), not {shape!r:.60}")
+
+
+def _is_size(size: object) -> bool:
+    return (isinstance(size, str) and size.isidentifier()) or (type(size) is int and 0 < size < 1 << 31)

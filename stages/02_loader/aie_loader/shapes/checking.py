@@ -1,12 +1,14 @@
 """What the rules of all operators share: how to say what does not fit, and how to read a node's constants."""
 
+import sys
 from collections.abc import Callable, Sequence
 
 from aie_loader.errors import GraphShapeError
 from aie_loader.graph import Node, Shape
 
-__all__ = ["Rule", "axis", "flag", "number", "one_of", "pair", "real", "same", "wrong"]
+__all__ = ["Rule", "axis", "flag", "number", "one_of", "pair", "real", "reals", "same", "signed", "wrong"]
 
+_MOST = 1 << 31
 Rule = Callable[[Node, list[Shape]], Shape]
 
 
@@ -20,19 +22,45 @@ def wrong(node: Node, shapes: Sequence[Shape], needs: str) -> GraphShapeError:
 
 
 def number(node: Node, key: str, default: int | None = None, *, low: int = 1) -> int:
-    """An integer constant of at least `low`."""
+    """An integer constant of at least `low`, and of no more than 2^31, which no size of an axis exceeds."""
     value = node.attrs.get(key, default)
-    if type(value) is not int or value < low:
+    if type(value) is not int or not low <= value <= _MOST:
         raise GraphShapeError(f"node {node.name!r}: {node.op} needs an integer {key} of at least {low}, not {value!r}")
     return value
 
 
-def real(node: Node, key: str) -> float:
-    """A positive number."""
-    value = node.attrs.get(key)
-    if type(value) not in (int, float) or not value > 0:  # type: ignore[operator]
-        raise GraphShapeError(f"node {node.name!r}: {node.op} needs a positive {key}, not {value!r}")
+def real(node: Node, key: str, default: float | None = None) -> float:
+    """A positive number that a float can hold."""
+    value = node.attrs.get(key, default)
+    if not _is_number(value) or not value > 0:  # type: ignore[operator]
+        raise GraphShapeError(f"node {node.name!r}: {node.op} needs a positive {key}, not {_short(value)}")
     return float(value)  # type: ignore[arg-type]
+
+
+def signed(node: Node, key: str, default: float) -> float:
+    """A finite number of either sign."""
+    value = node.attrs.get(key, default)
+    if not _is_number(value):
+        raise GraphShapeError(f"node {node.name!r}: {node.op} needs a finite {key}, not {_short(value)}")
+    return float(value)  # type: ignore[arg-type]
+
+
+def reals(node: Node, key: str) -> tuple[float, ...]:
+    """Several finite numbers, of either sign."""
+    value = node.attrs.get(key)
+    if not isinstance(value, tuple | list) or not all(map(_is_number, value)):
+        raise GraphShapeError(f"node {node.name!r}: {node.op} needs finite numbers as {key}, not {_short(value)}")
+    return tuple(map(float, value))
+
+
+def _is_number(value: object) -> bool:
+    largest = sys.float_info.max  # also below an integer of a thousand digits, and below infinity
+    return type(value) in (int, float) and -largest <= value <= largest  # type: ignore[operator]
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def flag(node: Node, key: str, default: bool) -> bool:
@@ -57,7 +85,9 @@ def pair(node: Node, key: str, default: tuple[int, int] | None = None, *, low: i
     """Two integers, for height and width."""
     value = node.attrs.get(key, default)
     if not (
-        isinstance(value, tuple | list) and len(value) == 2 and all(type(item) is int and item >= low for item in value)
+        isinstance(value, tuple | list)
+        and len(value) == 2
+        and all(type(item) is int and low <= item <= _MOST for item in value)
     ):
         raise GraphShapeError(
             f"node {node.name!r}: {node.op} needs two integers of at least {low} as {key}, not {value!r}"

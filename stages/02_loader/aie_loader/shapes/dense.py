@@ -3,8 +3,9 @@
 Axes: B items, C channels, O output channels, H and W height and width.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
+from typing import TypeGuard
 
 from aie_loader.errors import GraphShapeError
 from aie_loader.graph import Node, Shape
@@ -125,9 +126,13 @@ def _reshape(node: Node, shapes: list[Shape]) -> Shape:
 
 def _transpose(node: Node, shapes: list[Shape]) -> Shape:
     axes = node.attrs.get("axes")
-    if len(shapes) != 1 or not isinstance(axes, tuple | list) or sorted(axes) != list(range(len(shapes[0]))):
+    if len(shapes) != 1 or not _are_axes(axes) or sorted(axes) != list(range(len(shapes[0]))):
         raise wrong(node, shapes, f"one input, and axes that name each of its axes once (not {axes!r})")
     return tuple(shapes[0][index] for index in axes)
+
+
+def _are_axes(axes: object) -> TypeGuard[Sequence[int]]:
+    return isinstance(axes, tuple | list) and all(type(index) is int for index in axes)
 
 
 def _slice(node: Node, shapes: list[Shape]) -> Shape:
@@ -160,6 +165,8 @@ def _reduce(node: Node, shapes: list[Shape]) -> Shape:
     if not all(type(index) is int and -rank <= index < rank for index in axes):
         raise wrong(node, shapes, f"axes of its input, not {axes!r}")
     gone = {index % rank for index in axes}
+    if len(gone) != len(axes):
+        raise wrong(node, shapes, f"axes that are named once, not {axes!r}")
     if flag(node, "keep", False):
         return tuple(1 if index in gone else size for index, size in enumerate(shapes[0]))
     return tuple(size for index, size in enumerate(shapes[0]) if index not in gone)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from aie_loader.errors import GraphShapeError
 from aie_loader.graph import Node, Shape
-from aie_loader.shapes.checking import Rule, number, one_of, real, wrong
+from aie_loader.shapes.checking import Rule, number, one_of, real, reals, signed, wrong
 
 __all__ = ["TEXT_RULES"]
 
@@ -17,11 +17,14 @@ __all__ = ["TEXT_RULES"]
 def _embedding(node: Node, shapes: list[Shape]) -> Shape:
     if len(shapes) != 2 or len(shapes[0]) != 1 or len(shapes[1]) != 2:
         raise wrong(node, shapes, "ids [T] and a table [V, C]")
+    real(node, "scale", 1.0)
     return (shapes[0][0], shapes[1][1])
 
 
 def _rms_norm(node: Node, shapes: list[Shape]) -> Shape:
     heads = number(node, "num_heads", 1)
+    real(node, "eps")
+    signed(node, "offset", 0.0)
     if len(shapes) != 2 or len(shapes[0]) != 2 or len(shapes[1]) != 1 or shapes[0][1:] != _times(shapes[1], heads):
         raise wrong(node, shapes, "x [T, C] and a weight [C]" if heads == 1 else f"x [T, {heads}·D] and a weight [D]")
     return shapes[0]
@@ -77,6 +80,10 @@ def _rope(node: Node, shapes: list[Shape]) -> Shape:
             f"node {node.name!r}: rope turns an even number of a head's {head_dim} features, at most all, by half as "
             f"many frequencies; given rotary_dim {turning} and inv_freq {_count(frequencies)}"
         )
+    reals(node, "inv_freq")
+    real(node, "attention_factor", 1.0)
+    if type(node.attrs.get("interleaved")) is not bool:
+        raise GraphShapeError(f"node {node.name!r}: rope needs to know whether pairs are interleaved: true or false")
     if len(shapes) != 2 or shapes[0][1:] != (width,) or shapes[1] != shapes[0][:1]:
         raise wrong(node, shapes, f"x [T, {width}] and positions [T]")
     return shapes[0]
@@ -88,7 +95,10 @@ def _count(values: object) -> str:
 
 def _attention(node: Node, shapes: list[Shape]) -> Shape:
     heads = number(node, "num_heads")
-    q, kv = (count * number(node, "head_dim") for count in (heads, number(node, "num_kv_heads", heads)))
+    shared = number(node, "num_kv_heads", heads)
+    if heads % shared:
+        raise GraphShapeError(f"node {node.name!r}: {heads} heads cannot share {shared} key/value heads evenly")
+    q, kv = (count * number(node, "head_dim") for count in (heads, shared))
     if [shape[1:] for shape in shapes] != [(q,), (kv,), (kv,)] or len({shape[0] for shape in shapes}) != 1:
         raise wrong(node, shapes, f"q [T, {q}], k [T, {kv}] and v [T, {kv}]")
     return shapes[0]
