@@ -136,6 +136,18 @@ def test_gate_and_deadline(serve: Any, harness: Any, hand: Any) -> None:
     predictor.wait_until_resolved(0)
 
 
+def test_a_clients_own_patience(serve: Any, harness: Any, hand: Any) -> None:
+    predictor = hand()
+    serve("plain", predictor=predictor, config=ServerConfig(disconnect_poll_s=0.005, deadline_grace_s=0.0))
+    x = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": ROW}
+    answer = harness.post("/v2/models/plain/infer", {"inputs": [x], "parameters": {"timeout": 1}})
+    assert answer.status == 504 and answer.json["code"] == "deadline_exceeded"
+    assert predictor.requests[0].deadline_s is not None
+    predictor.script = doubled
+    harness.post("/v2/models/plain/infer", {"inputs": [x], "parameters": {"timeout": 0}})
+    assert predictor.requests[1].deadline_s is None
+
+
 def test_times_and_metrics(serve: Any, harness: Any, hand: Any) -> None:
     serve("plain", predictor=hand(doubled))
     answer = harness.post("/predict/plain", {"input": [ROW, ROW]})

@@ -7,7 +7,8 @@
     POST /v2/models/{name}[/versions/{v}]/infer  tensors in, tensors out, as JSON or as bytes (infer_wire.py)
 
 The first axis of every tensor counts the items, and each item joins the batcher by itself. A model with a tokenizer
-takes `text` (BYTES), cleaned and truncated as everywhere, or `token_ids` as they are.
+takes `text` (BYTES), cleaned and truncated as everywhere, or `token_ids` as they are. The parameter `timeout`, in
+microseconds, is the client's patience: what waits for longer is not computed.
 """
 
 from collections.abc import Callable
@@ -22,7 +23,15 @@ from aie_server.errors import ModelNotFoundError
 from aie_server.http.messages import Handler, Request, Response, json_response
 from aie_server.predictors import ServedPredictor
 
-__all__ = ["PREFIX", "health_endpoint", "infer_endpoint", "metadata_endpoint", "ready_endpoint", "server_endpoint"]
+__all__ = [
+    "PREFIX",
+    "find_version",
+    "health_endpoint",
+    "infer_endpoint",
+    "metadata_endpoint",
+    "ready_endpoint",
+    "server_endpoint",
+]
 
 PREFIX = "/v2/models/"
 
@@ -77,7 +86,7 @@ def infer_endpoint(context: PredictionContext) -> Handler:
     def handler(request: Request) -> Response:
         model = _model(context, request, "/infer")
         asked = parse_infer(request)
-        with PredictionRun(context, model, request) as run:
+        with PredictionRun(context, model, request, timeout_s=asked.timeout_s) as run:
             with run.pre():
                 tensors = asked.tensors()
                 for tensor in tensors:
@@ -92,15 +101,20 @@ def infer_endpoint(context: PredictionContext) -> Handler:
     return spoken_in_v2(handler)
 
 
-def _model(context: PredictionContext, request: Request, suffix: str) -> ServedPredictor:
-    path = unquote(request.head.path.removeprefix(PREFIX).removesuffix(suffix))
-    name, versions, version = path.rpartition("/versions/")
-    model = context.predictors.get(name if versions else path)
-    if versions and version != model.version:
+def find_version(context: PredictionContext, name: str, version: str) -> ServedPredictor:
+    """version: empty for the one there is. Raises `ModelNotFoundError`."""
+    model = context.predictors.get(name)
+    if version and version != model.version:
         raise ModelNotFoundError(
             f"{model.name} has no version {version[:100]!r} here; it has {model.version}.", param="version"
         )
     return model
+
+
+def _model(context: PredictionContext, request: Request, suffix: str) -> ServedPredictor:
+    path = unquote(request.head.path.removeprefix(PREFIX).removesuffix(suffix))
+    name, versions, version = path.rpartition("/versions/")
+    return find_version(context, name, version or "(none)") if versions else find_version(context, path, "")
 
 
 def _facts(facts: TensorFacts) -> dict[str, object]:

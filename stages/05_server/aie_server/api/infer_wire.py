@@ -35,6 +35,7 @@ class InferRequest:
     binary: memoryview  # what stands behind the JSON
     outputs: dict[str, bool] | None  # name → as bytes; None: all
     all_binary: bool  # for outputs that say nothing else
+    timeout_s: float | None  # the client's patience
 
     def tensors(self) -> list[Tensor]:
         """Raises `InvalidInputError` naming the input and what does not fit."""
@@ -76,9 +77,10 @@ def parse_infer(request: Request) -> InferRequest:
             if options.has("classification"):
                 raise options.error("classification", "left out: /predict gives labels")
             outputs[_required(output, "name")] = options.flag("binary_data", all_binary)
-    return InferRequest(
-        fields.text("id"), _objects(fields, "inputs"), memoryview(request.body)[size:], outputs, all_binary
-    )
+    timeout_us = parameters.integer("timeout", low=0, high=_MAX_SIZE)  # 0 means none, to Triton's clients
+    timeout_s = timeout_us * 1e-6 if timeout_us else None
+    binary = memoryview(request.body)[size:]
+    return InferRequest(fields.text("id"), _objects(fields, "inputs"), binary, outputs, all_binary, timeout_s)
 
 
 def infer_response(asked: InferRequest, model: str, version: str, arrays: Mapping[str, Any]) -> Response:

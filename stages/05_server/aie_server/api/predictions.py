@@ -47,23 +47,26 @@ class PredictionContext:
 
 
 class PredictionRun:
-    """Entering passes the gate; raises what that raises."""
+    """Entering passes the gate; raises what that raises. timeout_s: the client's own, where it has less patience than
+    the gate."""
 
-    def __init__(self, context: PredictionContext, model: ServedPredictor, request: Request) -> None:
+    def __init__(
+        self, context: PredictionContext, model: ServedPredictor, request: Request, *, timeout_s: float | None = None
+    ) -> None:
         self._context = context
         self._model = model
         self._request = request
         self._exit = ExitStack()
         self._pending: deque[PredictFuture] = deque()
         self._started_s = self._alive_s = time.monotonic()
-        self._deadline_s: float | None = None
+        budgets = [budget for budget in (context.gate.default_deadline_s, timeout_s) if budget is not None]
+        self._budget_s = min(budgets, default=None)
+        self._deadline_s = None if self._budget_s is None else self._started_s + self._budget_s
         self._seconds = {"pre": 0.0, "queue": 0.0, "compute": 0.0, "post": 0.0}
 
     def __enter__(self) -> "PredictionRun":
-        gate = self._context.gate
-        self._exit.enter_context(gate.admit(AdmitRequest(self._request.client_key, self._request.head.path)))
-        if gate.default_deadline_s is not None:
-            self._deadline_s = self._started_s + gate.default_deadline_s
+        asked = AdmitRequest(self._request.client_key, self._request.head.path)
+        self._exit.enter_context(self._context.gate.admit(asked))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -156,7 +159,7 @@ class PredictionRun:
         elif now_s > self._alive_s + config.dead_engine_grace_s:
             raise EngineDeadError(f"The predictor of {self._model.name!r} stopped.")
         if self._deadline_s is not None and now_s > self._deadline_s + config.deadline_grace_s:
-            raise DeadlineExceededError(f"The request was not done within {self._context.gate.default_deadline_s:g} s.")
+            raise DeadlineExceededError(f"The request was not done within {self._budget_s:g} s.")
 
 
 class _Phase:
