@@ -1,6 +1,7 @@
 """A folder of models with versions: what counts as one, which is the newest, what is passed over."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,28 @@ def test_fixed_models_are_looked_at_anew(tmp_path: Path) -> None:
         models.find("other")
     file.unlink()
     assert models.find("mine", "1").problem is not None
+
+
+def test_what_is_no_file_is_never_opened(tmp_path: Path) -> None:
+    for version in ("1", "2", "3"):
+        put(tmp_path / "m" / version / "config.json")
+    os.mkfifo(tmp_path / "m" / "2" / "README.md")
+    os.mkfifo(tmp_path / "m" / "3" / "tokenizer.json")
+    repository = ModelRepository(tmp_path)
+    assert repository.find("m", "1").problem is None
+    for version, name in (("2", "README.md"), ("3", "tokenizer.json")):
+        assert repository.find("m", version).problem == f"{tmp_path}/m/{version}/{name} is no regular file"
+    folder = FixedModels({"mine": tmp_path / "m" / "3"})
+    assert "is no regular file" in str(folder.find("mine").problem)
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="its file systems have no such names")
+def test_a_name_that_is_no_utf8_is_shown_and_refused(tmp_path: Path) -> None:
+    strange = os.fsdecode(b"\xff")
+    put(tmp_path / "m" / "1" / "config.json"), put(tmp_path / "m" / strange / "config.json")
+    put(tmp_path / strange / "1" / "config.json"), put(tmp_path / f"file{strange}.gguf")
+    assert names(tmp_path) == {"m": ["1", "\ufffd"], "\ufffd": ["1"], "file\ufffd": ["1"]}
+    repository = ModelRepository(tmp_path)
+    assert repository.find("m", "1").problem is None
+    for name, version in (("m", "\ufffd"), ("\ufffd", "1"), ("file\ufffd", "1")):
+        assert "is not UTF-8; rename it" in str(repository.find(name, version).problem)

@@ -223,3 +223,10 @@ def test_totals_go_on_over_an_exchange_and_gauges_end_with_their_model(harness: 
     assert metric(harness, steps) == "35"
     server.models.remove("fake")
     assert (metric(harness, steps), metric(harness, running)) == ("35", None)
+
+
+def test_a_files_name_that_is_no_utf8_can_be_told(harness: Any, control: Control) -> None:
+    harness.serve(control=control)
+    control.fault = InvalidInputError("/models/\udcff/1 cannot be read.")
+    answer = harness.post(f"{PATH}/fake/load", {})
+    assert (answer.status, answer.json["error"]) == (400, "/models/?/1 cannot be read.")

@@ -270,6 +270,22 @@ def test_what_is_gone_from_the_disk_is_listed_while_it_serves(house):
     assert house.states() == {("m", "1"): "UNAVAILABLE", ("m", "2"): "READY", ("empty", ""): "UNAVAILABLE"}
 
 
+def test_the_index_while_the_folder_is_away_has_what_is_in_memory(house):
+    house.manager.load_here("m", "1")
+
+    def away():
+        raise InvalidInputError("/models cannot be read")
+
+    house.catalog.scan = away
+    assert [(s.name, s.version, s.state, s.reason) for s in house.manager.index()] == [
+        ("m", "1", "READY", "/models cannot be read")
+    ]
+    house.manager.unload("m")
+    assert house.closed.acquire(timeout=WAIT_S)
+    with pytest.raises(InvalidInputError, match="cannot be read"):
+        house.manager.index()
+
+
 def test_shutdown_during_a_load(house):
     entered, gate = threading.Event(), threading.Event()
     house.manager.load_here("m", "1")

@@ -102,7 +102,12 @@ class ModelManager:
         self._retire(holding)
 
     def index(self) -> Sequence[VersionState]:
-        found = {name: [version.version for version in versions] for name, versions in self._catalog.scan().items()}
+        complaint: AieError | None = None
+        found: dict[str, list[str]] = {}
+        try:
+            found = {name: [version.version for version in versions] for name, versions in self._catalog.scan().items()}
+        except AieError as error:  # a folder that is away, while what it held serves on
+            complaint = error
         with self._lock:
             serving = {(model.name, model.version or "1") for model in self._table}
             loading = {(load.name, load.version) for load in self._pending.values()}
@@ -112,9 +117,11 @@ class ModelManager:
             versions = found.setdefault(name, [])
             if version not in versions:
                 versions.append(version)
+        if complaint is not None and not found:
+            raise complaint
 
         def state(key: tuple[str, str]) -> VersionState:
-            reason = reasons.get(key, "")
+            reason = reasons.get(key, "") or str(complaint or "")
             if key in serving:
                 return VersionState(*key, "READY", reason)
             if key in loading:

@@ -2,13 +2,14 @@
 
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from aie_loader.formats.gguf_split import is_later_part
 
-__all__ = ["ModelVersion", "file_version", "name_of_file", "versions_of", "visible"]
+__all__ = ["ModelVersion", "file_version", "name_of_file", "shown", "versions_of", "visible"]
 
 Stamp = tuple[tuple[str, int, int, int], ...]  # of each file: path, inode, bytes, time of its last change in ns
 
@@ -108,15 +109,24 @@ def _look(
     files: Callable[[], Iterator[Path]],
     problem: str | None = None,
 ) -> ModelVersion:
+    if shown(version) != version or shown(model) != model:
+        problem = f"the name {shown(model)}/{shown(version)} is not UTF-8; rename it"
     stamp: list[tuple[str, int, int, int]] = []
     try:
         for file in files():
             status = file.stat()
+            if not stat.S_ISREG(status.st_mode):  # whoever opens a pipe waits for ever
+                problem = problem or f"{file} is no regular file"
             stamp.append((str(file), status.st_ino, status.st_size, status.st_mtime_ns))
     except OSError as error:  # a link to nowhere, or gone since
         problem = problem or f"{error.filename or path} cannot be read: {error.strerror or error}"
     nbytes = sum(size for _, _, size, _ in stamp)
-    return ModelVersion(model, version, path, golden, nbytes, tuple(sorted(stamp)), problem)
+    return ModelVersion(shown(model), shown(version), path, golden, nbytes, tuple(sorted(stamp)), problem)
+
+
+def shown(name: str) -> str:
+    """What a client can be told: nobody can write, or ask for, a name that is no UTF-8."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _files(folder: Path, depth: int) -> Iterator[Path]:

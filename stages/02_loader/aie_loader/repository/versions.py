@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from aie_loader.errors import MissingFileError, ModelNotFoundError
-from aie_loader.repository.layout import ModelVersion, file_version, name_of_file, versions_of, visible
+from aie_loader.repository.layout import ModelVersion, file_version, name_of_file, shown, versions_of, visible
 
 __all__ = ["FixedModels", "ModelRepository"]
 
@@ -41,10 +41,10 @@ class ModelRepository:
         models: dict[str, tuple[ModelVersion, ...]] = {}
         for path in entries:
             if path.is_dir():
-                models[path.name] = tuple(versions_of(path))
+                models[shown(path.name)] = tuple(versions_of(path))
         for path in entries:  # a folder has more to say than a file of its name
             if (name := name_of_file(path)) is not None:
-                models.setdefault(name, (file_version(name, path),))
+                models.setdefault(shown(name), (file_version(name, path),))
         return models
 
     def find(self, model: str, version: str | None = None) -> ModelVersion:

@@ -1,5 +1,6 @@
 """What a handler gets and what it gives back. Nothing here knows sockets or models."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -53,5 +54,9 @@ Handler = Callable[[Request], Response | StreamingResponse]
 
 
 def json_response(value: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """`value` encoded as JSON."""
-    return Response(_encoder.encode(value), status, headers=headers or {})
+    """`value` encoded as JSON. Of a file's name that is no UTF-8, question marks are left."""
+    try:
+        body = _encoder.encode(value)
+    except UnicodeEncodeError:
+        body = json.dumps(msgspec.to_builtins(value), ensure_ascii=False).encode("utf-8", "replace")
+    return Response(body, status, headers=headers or {})
