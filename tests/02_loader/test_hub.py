@@ -272,6 +272,36 @@ def test_other_bytes_than_listed(hub: FakeHub, tmp_path: Path, name: str) -> Non
     assert (pull("org/name", cache=tmp_path) / name).read_bytes() == data
 
 
+def test_a_server_that_never_stops(hub: FakeHub, tmp_path: Path) -> None:
+    hub.sends["config.json"] = bytes(5_000)
+    with pytest.raises(PullError, match="it sends more bytes than it lists"):
+        pull("org/name", cache=tmp_path)
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 1000
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("sha", 5, "the hub's answer for org/name cannot be used"),
+        ("sha", "../../x", "the hub's answer for org/name cannot be used"),
+        ("rfilename", 5, "holds no weights"),
+        ("rfilename", "model-\ud800.safetensors", "holds no weights"),
+        ("rfilename", "model\n.safetensors", "holds no weights"),
+        ("rfilename", "../model.safetensors", "holds no weights"),
+        ("size", True, "holds no weights"),
+    ],
+)
+def test_listings_that_make_no_sense(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, value: object, says: str
+) -> None:
+    sibling = {"rfilename": "model.safetensors", "size": 1, "blobId": "0" * 40}
+    listing: dict[str, Any] = {"id": "org/name", "sha": COMMIT, "siblings": [sibling]}
+    (listing if field == "sha" else sibling)[field] = value
+    monkeypatch.setattr(hub, "listing", lambda files: listing)
+    with pytest.raises((PullError, ModelNotFoundError), match=says):
+        pull("org/name", cache=tmp_path)
+
+
 def test_a_damaged_file_is_fetched_again(hub: FakeHub, tmp_path: Path) -> None:
     folder = pull("org/name", cache=tmp_path)
     (folder / "model.safetensors").write_bytes(WEIGHTS[::-1])

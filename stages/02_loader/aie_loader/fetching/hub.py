@@ -108,19 +108,19 @@ def _listing(library: Any, name: HubName) -> tuple[str, list[HubFile]]:
     with _translated(library, name):
         info = api.model_info(name.repo, revision=name.revision, files_metadata=True, timeout=30)
     siblings = list(info.siblings or ())
-    if not info.sha or len(siblings) > _MAX_FILES:
+    if not isinstance(info.sha, str) or not info.sha.isalnum() or len(siblings) > _MAX_FILES:
         raise PullError(f"the hub's answer for {name.repo} cannot be used: no commit, or more than {_MAX_FILES} files")
     return info.sha, [file for sibling in siblings if (file := _as_file(sibling)) is not None]
 
 
 def _as_file(sibling: Any) -> HubFile | None:
     """None for a file that nobody could verify, as a mirror without metadata lists it."""
-    lfs, size = sibling.lfs, sibling.size
+    lfs, size, path = sibling.lfs, sibling.size, sibling.rfilename
     sha256 = lfs.get("sha256") if lfs else None
     digest = sha256 or sibling.blob_id
-    if not isinstance(size, int) or size < 0 or not isinstance(digest, str):
+    if type(size) is not int or size < 0 or not isinstance(digest, str) or not isinstance(path, str):
         return None
-    return HubFile(sibling.rfilename, size, sha256=sha256, git_sha1=None if sha256 else digest)
+    return HubFile(path, size, sha256=sha256, git_sha1=None if sha256 else digest)
 
 
 def _partial(folder: HubFolder, file: HubFile) -> Path:
@@ -142,7 +142,7 @@ def _download(
             path.unlink()
         with open(path, "r+b" if path.is_file() else "w+b") as raw:
             before = raw.seek(0, os.SEEK_END)
-            sink = _Counting(raw, done, total, report)
+            sink = _Counting(raw, done, total, report, max_bytes=before + file.size_bytes)
             sink.tell_all()
             if before < file.size_bytes or file.size_bytes == 0:
                 with _translated(library, name), _no_bars(library):
@@ -166,10 +166,13 @@ def _fetch(library: Any, url: str, sink: "_Counting", before: int, headers: dict
 
 
 class _Counting:
-    """A file that reports how far the download is whenever something is written. `before`: bytes of earlier files."""
+    """A file that reports how far the download is whenever something is written. `before`: bytes of earlier files.
 
-    def __init__(self, raw: IO[bytes], before: int, total: int, report: HubReport) -> None:
-        self._raw = raw
+    `max_bytes`: OSError for more, so that a server that never stops does not fill the disk.
+    """
+
+    def __init__(self, raw: IO[bytes], before: int, total: int, report: HubReport, *, max_bytes: int) -> None:
+        self._raw, self._max_bytes = raw, max_bytes
         self._before, self._total, self._report = before, total, report
         self.seek, self.tell, self.truncate, self.flush = raw.seek, raw.tell, raw.truncate, raw.flush
         self.name = raw.name
@@ -178,6 +181,8 @@ class _Counting:
         self._report("download", min(self._before + self._raw.tell(), self._total), self._total)
 
     def write(self, data: bytes) -> int:
+        if self._raw.tell() + len(data) > self._max_bytes:
+            raise OSError("it sends more bytes than it lists")
         count = self._raw.write(data)
         self.tell_all()
         return count

@@ -80,6 +80,7 @@ def is_safe_path(name: str) -> bool:
     return (
         bool(parts)
         and not name.startswith("/")
+        and name.isprintable()  # no control characters, no lone surrogates
         and not any(char in name for char in '\\:*?"<>|\0')
         and not unwanted & set(name.split("/"))
         and not any(part.startswith(".") for part in parts)
