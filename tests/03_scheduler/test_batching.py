@@ -57,7 +57,9 @@ def test_padding_is_what_the_executor_computes_beyond_the_prompts(dynamic: Any, 
         driver.add(name, length, 1)
     cut = driver.step().cut
     assert (cut.num_tokens, cut.num_slots) == (50, num_slots)
-    assert cut.padding_share == pytest.approx(1 - 50 / num_slots)
+    stats = driver.scheduler.stats()
+    assert cut.padding_share == stats.padding_share == pytest.approx(1 - 50 / num_slots)
+    assert stats.cuts == {CutReason.WAITED: 1}
 
 
 @pytest.mark.parametrize(("padding", "sizes"), [("longest", [2, 1]), ("bucket", [1, 1, 1]), ("packed", [3])])

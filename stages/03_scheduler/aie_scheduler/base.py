@@ -4,10 +4,12 @@ A subclass decides who runs (`schedule`) and says where a request stands when it
 """
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Collection
 
 from aie_scheduler.blocks import BlockAllocator
 from aie_scheduler.config import SchedulerConfig
+from aie_scheduler.cut import CutReason
 from aie_scheduler.deadlines import DeadlineHeap
 from aie_scheduler.errors import RequestTooLongError
 from aie_scheduler.fair import FairShare
@@ -41,6 +43,8 @@ class SchedulerBase(ABC):
         self._num_steps = 0
         self._num_chunks = 0
         self._num_tokens = 0
+        self._num_slots = 0
+        self.num_cuts: Counter[CutReason] = Counter()  # of those that gather batches
 
     @property
     def has_work(self) -> bool:
@@ -119,6 +123,8 @@ class SchedulerBase(ABC):
             num_preemptions=self._num_preemptions,
             num_steps=self._num_steps,
             num_tokens=self._num_tokens,
+            num_slots=self._num_slots,
+            cuts=dict(self.num_cuts),
             mean_batch=self._num_chunks / self._num_steps if self._num_steps else 0.0,
         )
 
@@ -223,6 +229,7 @@ class SchedulerBase(ABC):
             self._num_steps += 1
             self._num_chunks += len(plan.chunks)
             self._num_tokens += plan.num_tokens
+            self._num_slots += plan.num_slots
         return plan if plan.chunks or plan.expired or plan.preempted else None
 
 

@@ -12,7 +12,7 @@ wait in buckets by length. A batch is cut from one bucket when, in this order,
 
 and of several ripe buckets the one whose head ranks first is cut: by priority, then by the fair share of its model and
 client, then by age. A ripe bucket that `max_bypass` requests have passed goes first whatever its rank, so no bucket
-starves. `plan.cut`, `last_cut` and `num_cuts` say why each batch was what it was.
+starves. `plan.cut`, `last_cut` and `stats().cuts` say why each batch was what it was.
 
 Nothing polls. `next_deadline(now)` is the exact moment of the next cut, so the loop waits on its inbox with that
 timeout and neither burns CPU nor oversleeps.
@@ -21,8 +21,6 @@ For predictions (encoders, classifiers) a request is done after one step and no 
 `generates=True` this becomes static batching of generations, the ancestor of continuous batching: the batch keeps its
 blocks for prompt and output, decodes until its *last* member is done, and only then is the next batch cut.
 """
-
-from collections import Counter
 
 from aie_scheduler.base import SchedulerBase, chunk_of
 from aie_scheduler.blocks import BlockAllocator
@@ -55,7 +53,6 @@ class DynamicBatcher(SchedulerBase):
         self._buckets = BucketRow(config, self._fair)
         self._batch: list[SequenceState] = []
         self.last_cut: BatchCut | None = None
-        self.num_cuts: Counter[CutReason] = Counter()
 
     def add(self, request: Request) -> None:
         """Take a request in. Raises like every scheduler, and for a prompt that exceeds a whole batch's tokens."""

@@ -65,6 +65,8 @@ class Lane:
         """Whose turn it is. The lane is not empty."""
         if self._front:
             return next(reversed(self._front.values()))
+        if len(self._lines) == 1:  # one client: nothing to compare
+            return self._first(next(iter(self._lines)))
         while True:
             key, flow = self._heap[0]
             if flow not in self._lines:

@@ -1,8 +1,9 @@
 """What comes out: the plan of one step, and the numbers that describe a scheduler."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from aie_scheduler.cut import BatchCut
+from aie_scheduler.cut import BatchCut, CutReason
 
 __all__ = ["ScheduledChunk", "SchedulerStats", "StepPlan"]
 
@@ -32,6 +33,11 @@ class StepPlan:
         """Tokens that go through the model in this step."""
         return sum(chunk.num_tokens for chunk in self.chunks)
 
+    @property
+    def num_slots(self) -> int:
+        """Tokens that are computed for them, padding included where the batch is known to have some."""
+        return self.num_tokens if self.cut is None else self.cut.num_slots
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStats:
@@ -44,4 +50,11 @@ class SchedulerStats:
     num_preemptions: int
     num_steps: int  # plans with at least one chunk
     num_tokens: int  # tokens of all those plans
+    num_slots: int  # tokens that they computed, padding included
+    cuts: Mapping[CutReason, int]  # batches that were gathered, by why they were cut
     mean_batch: float  # sequences per step
+
+    @property
+    def padding_share(self) -> float:
+        """What part of all computed tokens was padding, 0 to 1."""
+        return 1.0 - self.num_tokens / self.num_slots if self.num_slots else 0.0

@@ -64,7 +64,7 @@ class BatchCost:
 
     def step_s(self, plan: StepPlan) -> float:
         """Seconds of one step."""
-        return self.per_batch_s + self.per_token_s * _slots(plan)
+        return self.per_batch_s + self.per_token_s * plan.num_slots
 
 
 @dataclass(slots=True)
@@ -160,7 +160,7 @@ def _start(plan: StepPlan, lives: dict[str, _Life], tally: _Tally, now: float) -
     if plan.chunks:
         tally.sizes[len(plan.chunks)] += 1
         tally.num_tokens += plan.num_tokens
-        tally.num_slots += _slots(plan)
+        tally.num_slots += plan.num_slots
     if plan.cut is not None:
         tally.reasons[plan.cut.reason] += 1
     for chunk in plan.chunks:
@@ -170,11 +170,6 @@ def _start(plan: StepPlan, lives: dict[str, _Life], tally: _Tally, now: float) -
         end = chunk.start + chunk.num_tokens
         tally.num_recomputed += max(0, min(life.num_computed, end) - chunk.start)
         life.num_computed = max(life.num_computed, end)
-
-
-def _slots(plan: StepPlan) -> int:
-    """Tokens that a step computes."""
-    return plan.cut.num_slots if plan.cut is not None else plan.num_tokens
 
 
 def _sample(plan: StepPlan, lives: dict[str, _Life], tally: _Tally, now: float) -> Iterator[str]:
