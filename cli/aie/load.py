@@ -71,7 +71,7 @@ def _show(
     json_path: Path | None,
 ) -> None:
     from aie_loader import fuse
-    from aie_loader.rendering import render_text
+    from aie_loader.rendering import render_text, visible
 
     fused = fuse(loaded.graph)
     shown = loaded.graph if unfused else fused
@@ -79,7 +79,8 @@ def _show(
     _print_facts(facts, types, loaded.load_phases)
     if tensors:
         for name, weight in loaded.graph.weights.items():
-            print(f"{name}  {weight.dtype.name}  {'×'.join(map(str, weight.shape))}  {format_bytes(weight.nbytes)}")
+            shape = "×".join(map(str, weight.shape))
+            print(f"{visible(name)}  {weight.dtype.name}  {shape}  {format_bytes(weight.nbytes)}")
     if graph:
         print(render_text(shown, only))
     if graph_file is not None and draw is not None:
@@ -151,11 +152,15 @@ def _print_facts(
     facts: Mapping[str, object], types: Mapping[str, tuple[int, int, int]], phases: Mapping[str, float]
 ) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
+
+    from aie_loader.rendering import visible
 
     console = Console()
     for name, value in facts.items():
-        console.print(f"[bold]{name}[/bold]: {value}", highlight=False, soft_wrap=True)
+        shown = escape(visible(str(value)))  # labels, names and paths are a stranger's texts, not ours to obey
+        console.print(f"[bold]{name}[/bold]: {shown}", highlight=False, soft_wrap=True)
     parts = ", ".join(f"{name} {seconds * 1e3:.0f}" for name, seconds in phases.items())
     total = sum(phases.values()) * 1e3
     console.print(

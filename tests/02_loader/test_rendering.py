@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 
 from aie_loader import Graph, Node, infer_shapes
-from aie_loader.rendering import render_dot, render_mermaid, render_svg
+from aie_loader.rendering import render_dot, render_mermaid, render_svg, render_text
 from aie_tensor import Matrix
 
 ODD = 'a "b" <c> & #d\\e'
@@ -56,3 +56,26 @@ def test_dot_and_mermaid_escape_names() -> None:
 def test_a_prefix_shows_a_part_and_what_it_reads() -> None:
     part = render_mermaid(graph(), "part.")
     assert part.count("-->") == 1 and '(["input<br/>sum' in part and "relu<br/>part.y" in part
+
+
+def test_names_that_no_xml_may_hold_and_commands_to_a_terminal() -> None:
+    hostile = (
+        "</svg><script>alert(1)</script>",
+        "\x00",
+        "\x1b[31m",
+        "\u202eback",
+        "two\nlines",
+        "\ufffe",
+        "\ud800",
+        "",
+    )
+    before, nodes = "x", []
+    for name in hostile:
+        nodes.append(Node(name, "relu", (before,)))
+        before = name
+    chain = infer_shapes(Graph(("x",), nodes, (before,)), {"x": ("B", 3)})
+    root = ET.fromstring(render_svg(chain).encode())
+    assert not list(root.iter("{http://www.w3.org/2000/svg}script")) and "\\x1b[31m" in "".join(root.itertext())
+    for render in (render_svg, render_dot, render_mermaid, render_text):
+        assert set(re.findall(r"[\x00-\x1f\u202e\ufffe\ud800]", render(chain))) <= {"\n"}
+    assert render_text(chain).count("\n") == 2 + len(hostile)

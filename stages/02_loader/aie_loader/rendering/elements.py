@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import prod
 
 from aie_loader.graph import Graph, Node
-from aie_loader.rendering.text import dims
+from aie_loader.rendering.text import dims, visible
 
 __all__ = ["Box", "Drawing", "drawing"]
 
@@ -38,9 +38,9 @@ def drawing(graph: Graph, prefix: str = "") -> Drawing:
         sources = [name for name in node.inputs if name not in graph.weights]
         for name in sources:
             if name not in boxes:
-                boxes[name] = Box(f"n{len(boxes)}", "input", (name, dims(graph.shapes.get(name))), 0)
+                boxes[name] = Box(f"n{len(boxes)}", "input", (visible(name), dims(graph.shapes.get(name))), 0)
         level = 1 + max((boxes[name].level for name in sources), default=-1)
-        boxes[node.name] = Box(f"n{len(boxes)}", node.op, _lines(graph, node), level)
+        boxes[node.name] = Box(f"n{len(boxes)}", visible(node.op), _lines(graph, node), level)
         arrows += [(boxes[name].id, boxes[node.name].id) for name in sources]
     return Drawing(tuple(boxes.values()), tuple(arrows))
 
@@ -50,4 +50,4 @@ def _lines(graph: Graph, node: Node) -> tuple[str, ...]:
     held = [
         f"{matrix.dtype.name} {'×'.join(map(str, matrix.shape))}" for matrix in weights if prod(matrix.shape[:-1]) > 1
     ]
-    return (node.name, *([" + ".join(held)] if held else []), dims(graph.shapes.get(node.name)))
+    return (visible(node.name), *([" + ".join(held)] if held else []), dims(graph.shapes.get(node.name)))

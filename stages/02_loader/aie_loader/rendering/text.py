@@ -4,12 +4,20 @@ from collections.abc import Iterator
 
 from aie_loader.graph import Graph, Shape
 
-__all__ = ["dims", "render_text", "short"]
+__all__ = ["dims", "render_text", "short", "visible"]
 
 
 def render_text(graph: Graph, prefix: str = "") -> str:
     """Inputs, nodes with shapes and constants, outputs; with `prefix` only the nodes whose names start so."""
-    return "\n".join(_lines(graph, prefix))
+    return "\n".join(map(visible, _lines(graph, prefix)))
+
+
+def visible(text: str) -> str:
+    """The text with an escape for each character that shows nothing: a file's names could hold commands to a terminal,
+    line breaks, or what no XML may contain."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def _lines(graph: Graph, prefix: str) -> Iterator[str]:
