@@ -169,6 +169,11 @@ class _Preparation:
         self._num_made: dict[str, int] = {}
 
     def __call__(self, version: ModelVersion) -> PreparedModel:
+        if is_predictor(version.path):
+            raise InvalidInputError(
+                f"{version.path} does not generate text; a model of this kind cannot be exchanged while the server "
+                "answers. Name it on the command line of `aie serve` instead of in a repository.",
+            )
         config = self._config(version)
         text = self._texts.of(version)
         golden = read_golden(version.golden)

@@ -89,6 +89,14 @@ def test_what_starts_is_closed_when_a_later_part_fails(tmp_path: Path, rows: Pat
         build_service(ServeSettings(models=(str(rows), str(broken)), workers=0, kernels="numpy", port=0))
 
 
+def test_a_repository_has_no_predictors(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "rows").mkdir()
+    write_rows(tmp_path / "models" / "rows" / "1")
+    with pytest.raises(InvalidInputError, match="Name it on the command line"):
+        build_service(ServeSettings(repository=str(tmp_path / "models"), workers=0, port=0), report=logging.debug)
+
+
 def test_settings_reach_the_predictor(rows: Path) -> None:
     plain = predictor_config(ServeSettings(threads=1), rows, "rows")
     defaults = PredictorConfig(rows)
