@@ -35,7 +35,7 @@ def test_a_graph_file(tmp_path: Path) -> None:
 
 def test_texts_of_a_stranger_are_shown_as_they_are(tmp_path: Path) -> None:
     """Not as markup, which would vanish or fail, and not as commands to the terminal."""
-    folder = tmp_path / "m [red]x[/bold]"
+    folder = tmp_path / "m [red]x[bold]"
     folder.mkdir()
     np.savez(folder / "weights.npz", **{"fc.weight": np.ones((2, 4), np.float32)})
     node = {"name": "out\u001b[31m", "op": "linear", "inputs": ["x", "fc.weight"]}
@@ -43,7 +43,7 @@ def test_texts_of_a_stranger_are_shown_as_they_are(tmp_path: Path) -> None:
     (folder / "graph.json").write_text(json.dumps(document))
     (folder / "config.json").write_text('{"id2label": {"0": "[/red]", "1": "[bold]b\\u001b[2J"}}')
     shown = run(folder, "--graph")
-    assert "m [red]x[/bold]" in shown and "[/red], [bold]b\\x1b[2J" in shown and "\x1b[31m" not in shown
+    assert "m [red]x[bold]" in shown and "[/red], [bold]b\\x1b[2J" in shown and "\x1b[31m" not in shown
 
 
 @pytest.mark.real_model
