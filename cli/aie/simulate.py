@@ -174,7 +174,7 @@ def _workloads(
         parse_lengths(text, max_len=max_len, param=param)
         for text, param in zip(lengths, ("lengths", "outputs"), strict=True)
     )
-    return {
+    workloads = {
         per_s: synthetic(
             arrivals,
             rate_per_s=per_s,
@@ -186,6 +186,13 @@ def _workloads(
         )
         for per_s in sorted(_numbers(rate, "rate", low=1e-6))
     }
+    for per_s, workload in workloads.items():
+        if not workload.requests:
+            raise InvalidInputError(
+                f"at {per_s:g} per second nobody came in {seconds:g} s; give a higher --rate or more --seconds.",
+                param="rate",
+            )
+    return workloads
 
 
 def _with_cache(config: "SchedulerConfig", workloads: "dict[float, Workload]") -> "SchedulerConfig":

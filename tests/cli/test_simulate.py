@@ -82,6 +82,12 @@ def test_impatient_requests_are_counted(tmp_path: Path) -> None:
     assert row["num_done"] + row["num_expired"] + row["num_refused"] == pytest.approx(2000, rel=0.1)
 
 
+def test_requests_that_fit_no_batch_are_lost_and_not_the_simulation(tmp_path: Path) -> None:
+    options = ("--lengths", "fixed 600", "--max-len", 1000, "--max-batch-tokens", 500, "--seconds", 5)
+    row, _ = rows(tmp_path / "out.json", *COST, *options)
+    assert row["num_done"] == 0 < row["num_refused"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -96,6 +102,7 @@ def test_impatient_requests_are_counted(tmp_path: Path) -> None:
         ((*COST, "--rate", "nan"), "--rate is 'nan'"),
         ((*COST, "--rate", "1e7"), "at most 500000 are simulated"),
         ((*COST, "--seconds", "-1"), "above 0"),
+        ((*COST, "--rate", "0.01", "--seconds", "1"), "nobody came in 1 s"),
         ((*COST, "--max-wait-ms", ""), "--max-wait-ms is ''"),
         ((*COST, "--max-wait-ms", ",".join(map(str, range(65)))), "more than 64 simulations"),
         ((*COST, "--lengths", "normal(1,2)"), "lengths is 'normal"),

@@ -113,6 +113,8 @@ def simulate(
             pending = next(arrivals, None)
         plan = scheduler.schedule(now)
         if plan is None:
+            if pending is None and not scheduler.has_work:
+                break  # the last to come were refused
             now = _next_event(scheduler, pending, now)
             continue
         if on_step is not None:
