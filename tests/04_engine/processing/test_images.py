@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import struct
+import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aie_engine import InvalidInputError
+from aie_engine import EnvironmentLacksError, InvalidInputError
 from aie_engine.processing import (
     ImageError,
     Pipeline,
@@ -167,6 +168,15 @@ def test_damaged_files_raise_image_errors_only(images: Callable[..., Pipeline]) 
                 bad[place] = random.integers(0, 256)
             with contextlib.suppress(ImageError):
                 pipeline.image(bytes(bad), max_pixels=MOST)
+
+
+def test_without_pillow_everything_but_files(images: Callable[..., Pipeline], monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encoded(np.zeros((4, 6, 3), np.uint8))
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    pipeline = images(STEPS)
+    with pytest.raises(EnvironmentLacksError, match=r"pip install 'aie\[images\]'"):
+        pipeline.image(data, max_pixels=MOST)
+    assert len(pipeline.arrays({"pixels": np.zeros((1, 3, 4, 6)).tolist()})) == 1
 
 
 def test_sixteen_bits_and_palettes(images: Callable[..., Pipeline]) -> None:

@@ -134,6 +134,8 @@ def test_labels(rows: Callable[..., Pipeline]) -> None:
     assert [len(labels) for labels in Reader(rows(**names)).labels(logits, 2)] == [2, 2]
     several = Reader(rows(**names, problem_type="multi_label_classification"))
     assert several.labels(logits)[1][1].score == pytest.approx(0.5)
+    numbers = Reader(rows(**names, problem_type="regression")).labels([{"out": np.asarray([-1, 2, -3], np.float32)}])
+    assert [(label.index, label.score) for label in numbers[0]] == [(1, 2), (0, -1), (2, -3)]
     chosen = Reader(rows('output = [{step = "sigmoid", threshold = 0.6}]', **names))
     assert [[label.index for label in labels] for labels in chosen.labels(logits)] == [[1], [0]]
     best = Reader(rows('output = [{step = "softmax"}, {step = "argmax"}]', **names))

@@ -38,7 +38,7 @@ class Reader:
         self._pool = next((step for step in steps if isinstance(step, Pool)), None)
         self._maps = [step for step in steps if isinstance(step, Softmax | Sigmoid | Normalise)]
         self._boxes = next((step for step in steps if isinstance(step, Boxes)), None)
-        self._threshold = max((step.threshold for step in steps if isinstance(step, Sigmoid)), default=0.0)
+        self._threshold = max((step.threshold for step in steps if isinstance(step, Sigmoid)), default=-np.inf)
         self._default_k: int | None = None
         for step in steps:
             if isinstance(step, TopK | Argmax):
