@@ -2,6 +2,10 @@
 
 import base64
 import io
+import json
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -107,6 +111,16 @@ def test_an_image_as_the_body(serve: Any, harness: Any, weights: Any, kind: str)
     scores = softmax(np.full(48, 128 / 255, np.float32) @ weights("image")["fc.weight"].T)
     (label,) = answer.json["predictions"][0]["labels"]
     assert label["label"] == ["cat", "dog"][scores.argmax()] and label["score"] == pytest.approx(scores.max(), abs=1e-5)
+
+
+def test_curl_with_an_image(serve: Any, harness: Any, tmp_path: Path) -> None:
+    if (curl := shutil.which("curl")) is None:
+        pytest.skip("there is no curl here")
+    server = serve("image")
+    (tmp_path / "cat.png").write_bytes(png())
+    command = [curl, "--silent", "--max-time", "20", f"{server.url}/predict/image", "--data-binary", "@cat.png"]
+    answer = json.loads(subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout)
+    assert answer["predictions"][0]["labels"][0]["label"] in ("cat", "dog")
 
 
 def test_images_as_base64(serve: Any, harness: Any) -> None:

@@ -3,6 +3,7 @@
 import base64
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,22 @@ def test_the_openai_client(serve: Any) -> None:
         assert caught.value.param == "input"
         with pytest.raises(openai.NotFoundError):
             client.embeddings.create(model="gpt", input="a")
+
+
+def test_sixteen_at_once_are_as_each_alone(serve: Any, harness: Any) -> None:
+    serve("encoder")
+    texts = [" ".join("abcdefg"[: 1 + index % 7]) for index in range(16)]
+
+    def ask(text: str) -> str:
+        body = {"input": text, "encoding_format": "base64"}
+        return str(harness.post("/v1/embeddings", body).json["data"][0]["embedding"])
+
+    alone = [ask(text) for text in texts]
+    with ThreadPoolExecutor(16) as pool:
+        together = list(pool.map(ask, texts))
+    assert together == alone
+    as_list = harness.post("/v1/embeddings", {"input": texts, "encoding_format": "base64"}).json["data"]
+    assert [entry["embedding"] for entry in as_list] == alone
 
 
 # Rerank
