@@ -4,12 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from aie.app import app
-from aie.simulate_cost import fit_line, parse_cost
+from aie.simulate_cost import fit_line, measure_cost, parse_cost
 from aie_engine import AieError, InvalidInputError
+from aie_loader import load_predictor, write_tiny_gguf
+from aie_loader.graph_file import graph_to_json
 
 COST = ("--cost", "3ms+0.05ms*tokens")
 
@@ -155,3 +158,18 @@ def test_readme_shows_what_the_command_really_prints() -> None:
     command, _, shown = readme.split("$ aie simulate ")[1].split("```")[0].partition("\n")
     printed = run(*command.split())
     assert shown.strip() == printed[: printed.index("\n", printed.index("29–32"))].strip()
+
+
+def test_cost_is_measured_on_models_of_items_and_of_texts_alike(tmp_path: Path) -> None:
+    weights = {"a.weight": np.ones((16, 8), np.float32), "b.weight": np.ones((3, 16), np.float32)}
+    np.savez(tmp_path / "weights.npz", **weights)
+    graph = load_predictor(tmp_path / "weights.npz", input_shape=(8,)).graph
+    (tmp_path / "graph.json").write_text(json.dumps(graph_to_json(graph)))
+    cost, miss = measure_cost(str(tmp_path), num_threads=1)
+    assert cost.per_batch_s > 0 <= cost.per_token_s
+    assert miss >= 0
+
+
+def test_cost_of_a_generating_model_is_not_measured(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="generates text; --measure is for encoders"):
+        measure_cost(str(write_tiny_gguf(tmp_path / "tiny.gguf")), num_threads=1)
