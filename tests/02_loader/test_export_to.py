@@ -29,6 +29,18 @@ def test_both_formats(model: Model, tmp_path: Path) -> None:
     assert os.stat(tmp_path / "b" / "model.safetensors").st_mode & 0o444 == 0o444
 
 
+def test_special_tokens_and_the_longest_text_survive_both_ways(tmp_path: Path) -> None:
+    first = load_model(write_tiny_gguf(tmp_path / "t.gguf"))
+    folder = load_model(export_model(first, tmp_path / "folder"))
+    back = load_model(export_model(folder, tmp_path / "back.gguf"))
+    assert first.chat_template is not None and first.chat_template.tokens["unk_token"] == "<|endoftext|>"
+    for other in (folder, back):
+        assert other.chat_template is not None
+        assert other.chat_template.tokens == first.chat_template.tokens
+        assert other.tokenizer.batch_rules == first.tokenizer.batch_rules
+        assert other.tokenizer.batch_rules.max_length == first.config.max_position_embeddings
+
+
 @pytest.mark.parametrize("name", ["a.gguf", "folder"])
 def test_what_exists_stays_without_force(name: str, model: Model, tmp_path: Path) -> None:
     out = tmp_path / name

@@ -38,7 +38,7 @@ class ChatTemplate:
     are compiled when they are first used.
 
     `source` is one Jinja program, or several by name. `bos` and `eos` are the texts of those tokens, which some
-    templates write themselves; `tokens` those of further ones, such as "pad_token".
+    templates write themselves; `tokens` those of further ones, such as "pad_token"; the attribute holds all.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ChatTemplate:
         self.sources = {DEFAULT: source} if isinstance(source, str) else dict(source)
         if not self.sources:
             raise ChatTemplateError("the model has no chat template")
-        self._tokens = {"bos_token": bos, "eos_token": eos, **(tokens or {})}
+        self.tokens: Mapping[str, str] = {"bos_token": bos, "eos_token": eos, **(tokens or {})}
         self._environment = ChatEnvironment(limits or RenderLimits(), now)
         self._compiled: dict[str, _Compiled] = {}
         self._compile(DEFAULT if DEFAULT in self.sources else next(iter(self.sources)))
@@ -108,7 +108,7 @@ class ChatTemplate:
         compiled = self._compile(self._choose(template, bool(tools), bool(documents)))
         variables = {name: plain_value(value, name) for name, value in kwargs.items() if name in compiled.variables}
         variables |= {
-            **self._tokens,
+            **self.tokens,
             "messages": plain_messages(messages),
             "tools": plain_documents(tools, "tools") if tools else None,
             "documents": plain_documents(documents, "documents") if documents else None,

@@ -45,7 +45,7 @@ def tokenizer_metadata(tokenizer: Tokenizer, template: ChatTemplate | None, voca
     common = {
         f"{_PREFIX}tokens": tokens,
         f"{_PREFIX}token_type": [int(kind) for kind in types],
-        **_ids(tokenizer, document),
+        **_ids(tokenizer, template, document),
         f"{_PREFIX}add_bos_token": _adds(tokenizer, first=True),
         f"{_PREFIX}add_eos_token": _adds(tokenizer, first=False),
         **_templates(template),
@@ -91,8 +91,9 @@ def _tokens(document: Document, vocab_size: int) -> tuple[list[str], list[PieceT
     return tokens, types
 
 
-def _ids(tokenizer: Tokenizer, document: Document) -> dict[str, object]:
-    unknown = document["model"].get("unk_token")
+def _ids(tokenizer: Tokenizer, template: ChatTemplate | None, document: Document) -> dict[str, object]:
+    # Byte-level BPE needs no token for what is unknown, but its files may name one, which templates can ask for.
+    unknown = document["model"].get("unk_token") or (template.tokens.get("unk_token") if template else None)
     ids = {
         "bos": tokenizer.bos_token_id,
         **dict(zip(_ENDS, tokenizer.eos_token_ids, strict=False)),

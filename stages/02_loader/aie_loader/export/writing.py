@@ -169,7 +169,9 @@ def _write_text_files(model: Model, folder: Path) -> None:
         "pad_token": tokenizer.batch_rules.pad_token_id,
     }
     texts = {name: tokenizer.token_text(index) for name, index in ids.items() if isinstance(index, int)}
-    _write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **texts})
+    length = tokenizer.batch_rules.max_length
+    limit = {} if length is None else {"model_max_length": length}
+    _write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **texts, **limit})
     for name, source_text in ({} if model.chat_template is None else model.chat_template.sources).items():
         path = Path("chat_template.jinja") if name == "default" else Path("additional_chat_templates", f"{name}.jinja")
         (folder / path).parent.mkdir(exist_ok=True)
