@@ -358,6 +358,9 @@ class Harness:
         for server in self._servers:
             server.close()
         left = set(threading.enumerate()) - self._threads
+        for thread in left:  # a library's may be about to end
+            thread.join(WAIT_S)
+        left = {thread for thread in left if thread.is_alive()}
         assert not left, f"threads left behind: {left}"
 
 

@@ -22,6 +22,7 @@ from aie_server.config import HttpLimits, ServerConfig
 from aie_server.control import ModelControl
 from aie_server.errors import RouteError, ServerDrainingError, UnauthorizedError, error_object, retry_after_header
 from aie_server.gate import AdmitRequest, Gate, OpenGate
+from aie_server.grpc import GrpcListener, InferenceService
 from aie_server.http import Handler, Listener, RequestHead, Response, Route, Router, json_response
 from aie_server.metrics import Metrics
 from aie_server.metrics_catalog import ServerMetrics
@@ -38,6 +39,7 @@ class Server:
     It owns its sockets and threads and nothing else: engines are closed by whoever made them, after the server.
     predictors: models that answer at once, for as long as the server runs.
     control: loads and unloads the models of a table while the server answers; without it they stay as they are.
+    grpc_port: where predictors answer over gRPC, too; 0: any free port; None: nowhere.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Server:
         metrics: Metrics | None = None,
         api_keys: Sequence[str] = (),
         config: ServerConfig | None = None,
+        grpc_port: int | None = None,
     ) -> None:
         self.config = config or ServerConfig()
         may_be_empty = bool(predictors)
@@ -68,7 +71,17 @@ class Server:
             self._metrics.watch_loads(control)
         self._router = self._routes()
         self._finished = threading.Event()
-        self._listener = Listener(host, port, self)
+        self._grpc: GrpcListener | None = None
+        if grpc_port is not None:
+            self._grpc = GrpcListener(
+                host, grpc_port, self._inference, keys=self._keys, limits=self.limits, finished=self.finished
+            )
+        try:
+            self._listener = Listener(host, port, self)
+        except BaseException:
+            if self._grpc is not None:
+                self._grpc.close()
+            raise
 
     @property
     def address(self) -> tuple[str, int]:
@@ -82,6 +95,11 @@ class Server:
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     @property
+    def grpc_port(self) -> int | None:
+        """The port that the system chose if 0 was asked for; None: there is none."""
+        return None if self._grpc is None else self._grpc.port
+
+    @property
     def metrics(self) -> Metrics:
         return self._metrics.registry
 
@@ -92,6 +110,8 @@ class Server:
     def start(self) -> None:
         """Answer from a thread of its own; returns at once."""
         self._listener.start()
+        if self._grpc is not None:
+            self._grpc.start()
 
     def serve_forever(self) -> None:
         """Answer until `close` is called from elsewhere (a signal handler, another thread)."""
@@ -100,8 +120,8 @@ class Server:
 
     @property
     def num_busy_connections(self) -> int:
-        """Connections with a request in progress, from its first byte to the last byte of its answer."""
-        return self._listener.num_busy_connections
+        """Connections with a request in progress, from its first to its last byte, and gRPC calls."""
+        return self._listener.num_busy_connections + (0 if self._grpc is None else self._grpc.num_busy)
 
     def begin_drain(self) -> None:
         """From now on new generations are refused with 503, `/health` says not ready, and every connection ends with
@@ -114,11 +134,16 @@ class Server:
         deadline = time.monotonic() + timeout_s
         self.begin_drain()
         is_empty = self._drain_gate.wait_until_empty(timeout_s)
-        return self._listener.wait_until_idle(deadline - time.monotonic()) and is_empty  # the last answers leave, too
+        is_idle = self._listener.wait_until_idle(deadline - time.monotonic())  # the last answers leave, too
+        if self._grpc is not None:
+            is_idle = self._grpc.wait_until_idle(deadline - time.monotonic()) and is_idle
+        return is_idle and is_empty
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Stop at once: what is still in progress is cancelled. A second call does nothing."""
         self._drain_gate.close()
+        if self._grpc is not None:
+            self._grpc.close(timeout_s)
         self._listener.close(timeout_s)
         self._finished.set()
 
@@ -173,6 +198,7 @@ class Server:
         context = GenerationContext(self._drain_gate, self.config, self._metrics)
         health = HealthEndpoint(self.models, self.predictors, self._drain_gate, self.config, lambda: self.is_draining)
         predictions = PredictionContext(self._drain_gate, self.config, self._prediction_metrics, self.predictors)
+        self._inference = InferenceService(predictions, health.is_well, self._control)
 
         def add(method: str, path: str, handler: Handler, summary: str, *, is_open: bool = False) -> None:
             router.add(Route(method, path, handler, summary, is_open))

@@ -101,10 +101,10 @@ def infer_endpoint(context: PredictionContext) -> Handler:
     return spoken_in_v2(handler)
 
 
-def find_version(context: PredictionContext, name: str, version: str) -> ServedPredictor:
-    """version: empty for the one there is. Raises `ModelNotFoundError`."""
+def find_version(context: PredictionContext, name: str, version: str | None) -> ServedPredictor:
+    """version: None for the one there is. Raises `ModelNotFoundError`."""
     model = context.predictors.get(name)
-    if version and version != model.version:
+    if version is not None and version != model.version:
         raise ModelNotFoundError(
             f"{model.name} has no version {version[:100]!r} here; it has {model.version}.", param="version"
         )
@@ -114,7 +114,7 @@ def find_version(context: PredictionContext, name: str, version: str) -> ServedP
 def _model(context: PredictionContext, request: Request, suffix: str) -> ServedPredictor:
     path = unquote(request.head.path.removeprefix(PREFIX).removesuffix(suffix))
     name, versions, version = path.rpartition("/versions/")
-    return find_version(context, name, version or "(none)") if versions else find_version(context, path, "")
+    return find_version(context, name, version) if versions else find_version(context, path, None)
 
 
 def _facts(facts: TensorFacts) -> dict[str, object]:

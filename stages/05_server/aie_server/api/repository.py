@@ -18,7 +18,7 @@ from aie_server.control import ModelControl, VersionState
 from aie_server.http.messages import ClientGoneError, Handler, Request, Response, json_response
 from aie_server.predictors import PredictorTable, ServedPredictor
 
-__all__ = ["PREFIX", "index_endpoint", "load_endpoint", "unload_endpoint"]
+__all__ = ["PREFIX", "index_endpoint", "load_endpoint", "states", "unload_endpoint"]
 
 PREFIX = "/v2/repository/models/"
 
@@ -32,12 +32,17 @@ def index_endpoint(control: ModelControl, predictors: PredictorTable) -> Handler
         return json_response(
             [
                 {"name": entry.name, "version": entry.version, "state": entry.state, "reason": entry.reason}
-                for entry in [*control.index(), *map(_state, predictors)]
-                if entry.state == "READY" or not only_ready
+                for entry in states(control, predictors, only_ready=only_ready)
             ]
         )
 
     return spoken_in_v2(handler)
+
+
+def states(control: ModelControl, predictors: PredictorTable, *, only_ready: bool) -> list[VersionState]:
+    """What the index lists."""
+    found = [*control.index(), *map(_state, predictors)]
+    return [entry for entry in found if entry.state == "READY" or not only_ready]
 
 
 def load_endpoint(control: ModelControl, poll_s: float) -> Handler:
