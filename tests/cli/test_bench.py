@@ -227,3 +227,13 @@ def test_client_that_hangs_up(server, after, num_events):
     outcome = asyncio.run(sending)
     assert outcome.error == HUNG_UP
     assert (outcome.first_token_s is not None) == (num_events > 0)
+
+
+def test_chat_sends_messages_and_reads_deltas(server):
+    server.events = [event({"choices": [{"delta": {"content": "a"}}]}), USAGE, event(b"[DONE]")]
+    planned = plan_requests(2, input_tokens=(3, 9), output_tokens=(2, 5), seed=1, shape="fixed")
+    sampler = Sampler(server.endpoint, None, lambda: None)
+    result = asyncio.run(run_level(server.endpoint, "m", planned, 1, sampler=sampler, timeout_s=10, chat=True))
+    assert [outcome.error for outcome in result.outcomes] == [None, None]
+    assert [body["messages"][0]["content"] for body in server.bodies] == [one.prompt for one in planned]
+    assert all(len(one.prompt.split()) == 6 for one in planned)  # the mean of the bounds, at a word per token

@@ -204,7 +204,7 @@ def test_interrupted_load_test_shows_what_it_has(how, tmp_path):
 
 @pytest.mark.parametrize("width", [80, 60])
 def test_no_figure_of_the_load_test_is_cut_short(width, capsys, monkeypatch):
-    from aie.bench.command import print_table
+    from aie.bench.streaming_levels import print_table
     from aie.bench.report import Row
 
     monkeypatch.setenv("COLUMNS", str(width))

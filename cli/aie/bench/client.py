@@ -15,7 +15,18 @@ from urllib.parse import urlsplit
 
 from aie_engine import InvalidInputError
 
-__all__ = ["HUNG_UP", "Endpoint", "Outcome", "get_text", "send_streaming"]
+__all__ = [
+    "HUNG_UP",
+    "Endpoint",
+    "Outcome",
+    "connect",
+    "describe_error",
+    "error_message",
+    "get_text",
+    "read_body",
+    "read_head",
+    "send_streaming",
+]
 
 HUNG_UP = "hung up, as asked"
 _MAX_HEADER_BYTES = 64 * 1024
@@ -30,6 +41,11 @@ class Endpoint:
     base_path: str  # "" or such as "/api"
     tls: bool
     api_key: str | None = None
+
+    @property
+    def url(self) -> str:
+        """As `parse` reads it."""
+        return f"http{'s' if self.tls else ''}://{self.host}:{self.port}{self.base_path}"
 
     @classmethod
     def parse(cls, url: str, api_key: str | None = None) -> "Endpoint":
@@ -89,7 +105,7 @@ async def send_streaming(
     except TimeoutError:
         outcome.error = f"no complete answer within {timeout_s:g} s"
     except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
-        outcome.error = _describe(error)
+        outcome.error = describe_error(error)
     outcome.end_s = time.perf_counter()
     if outcome.error is None and outcome.first_token_s is None:
         outcome.error = "the answer had no text"
@@ -99,11 +115,11 @@ async def send_streaming(
 async def get_text(endpoint: Endpoint, path: str, *, timeout_s: float = 5.0) -> tuple[int, str]:
     """Status and body of a GET. Raises OSError, TimeoutError or ValueError when there is no HTTP answer."""
     async with asyncio.timeout(timeout_s):
-        reader, writer = await _connect(endpoint)
+        reader, writer = await connect(endpoint)
         try:
             writer.write(_head(endpoint, "GET", path, None))
-            status, headers = await _read_head(reader)
-            chunks = [chunk async for chunk in _body(reader, headers)]
+            status, headers = await read_head(reader)
+            chunks = [chunk async for chunk in read_body(reader, headers)]
             return status, b"".join(chunks).decode("utf-8", "replace")
         finally:
             writer.close()
@@ -112,21 +128,21 @@ async def get_text(endpoint: Endpoint, path: str, *, timeout_s: float = 5.0) -> 
 async def _exchange(
     endpoint: Endpoint, path: str, body: bytes, outcome: Outcome, hang_up_after: int | None = None
 ) -> None:
-    reader, writer = await _connect(endpoint)
+    reader, writer = await connect(endpoint)
     try:
         writer.write(_head(endpoint, "POST", path, len(body)) + body)
         if hang_up_after == 0:
             await writer.drain()
             outcome.error = HUNG_UP
             return
-        outcome.status, headers = await _read_head(reader)
+        outcome.status, headers = await read_head(reader)
         if outcome.status != 200:
-            text = b"".join([chunk async for chunk in _body(reader, headers)])
-            outcome.error = f"HTTP {outcome.status}: {_error_message(text)}"
+            text = b"".join([chunk async for chunk in read_body(reader, headers)])
+            outcome.error = f"HTTP {outcome.status}: {error_message(text)}"
             return
         done = False
         num_events = 0
-        async for event in _events(_body(reader, headers)):
+        async for event in _events(read_body(reader, headers)):
             if event == b"[DONE]":
                 done = True
                 continue
@@ -147,7 +163,7 @@ def _take_event(event: object, outcome: Outcome) -> None:
     if not isinstance(event, dict):
         raise ValueError("an event that is no JSON object")
     if "error" in event:
-        outcome.error = f"error event: {_error_message(json.dumps(event).encode())}"
+        outcome.error = f"error event: {error_message(json.dumps(event).encode())}"
         return
     usage = event.get("usage")
     if isinstance(usage, dict):
@@ -160,7 +176,8 @@ def _take_event(event: object, outcome: Outcome) -> None:
         outcome.last_token_s = now
 
 
-async def _connect(endpoint: Endpoint) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def connect(endpoint: Endpoint) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A new connection. Raises OSError."""
     context = ssl.create_default_context() if endpoint.tls else None
     return await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context, limit=1 << 20)
 
@@ -175,7 +192,8 @@ def _head(endpoint: Endpoint, method: str, path: str, length: int | None) -> byt
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
+async def read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
+    """Status, and headers by their names in small letters. Raises ValueError for what is not HTTP."""
     head = await reader.readuntil(b"\r\n\r\n")
     if len(head) > _MAX_HEADER_BYTES:
         raise ValueError("response headers are too long")
@@ -191,7 +209,7 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]
     return int(parts[1]), headers
 
 
-async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> AsyncIterator[bytes]:
+async def read_body(reader: asyncio.StreamReader, headers: dict[str, str]) -> AsyncIterator[bytes]:
     """The body in the pieces in which it arrives."""
     if "chunked" in headers.get("transfer-encoding", "").lower():
         while size := _chunk_size(await reader.readuntil(b"\n")):
@@ -219,7 +237,7 @@ async def _events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
                 yield data
 
 
-def _error_message(body: bytes) -> str:
+def error_message(body: bytes) -> str:
     """The message inside OpenAI's error object, or the beginning of whatever came."""
     try:
         error = json.loads(body)["error"]
@@ -228,7 +246,8 @@ def _error_message(body: bytes) -> str:
         return body[:200].decode("utf-8", "replace")
 
 
-def _describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
+    """A few words, the same for the same fault, so that they can be counted."""
     if isinstance(error, asyncio.IncompleteReadError):
         return "the connection was closed in mid-answer"
     if isinstance(error, OSError):

@@ -1,12 +1,9 @@
 """The command line of the load test."""
 
-import asyncio
 import contextlib
-import os
-import platform
+import shlex
 import signal
-import sys
-import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,13 +13,17 @@ from aie.console import check_writable, note, write_json
 from aie_engine import InvalidInputError
 
 if TYPE_CHECKING:
-    from aie.bench.client import Outcome
-    from aie.bench.load import LevelResult
+    from aie.bench.at_once_report import AtOnceRow
     from aie.bench.report import Row
     from aie.bench.target import Target
-    from aie.bench.workload import PlannedRequest
 
-__all__ = ["bench", "print_table", "register"]
+__all__ = ["bench", "register"]
+
+_ENDPOINTS = ("completions", "chat", "embeddings", "infer", "predict")
+_GENERATE = ("completions", "chat")
+_PROMPT = (64, 192)  # tokens, to models that generate
+_SENTENCE = (3, 176)  # tokens; lognormal: around 23, with a mean of 30
+_SENTENCE_MEAN = 30
 
 
 def bench(
@@ -33,12 +34,24 @@ def bench(
         str | None,
         typer.Option(help="Model to name, or to serve when there is no --url. [the server's first; the default]"),
     ] = None,
+    endpoint: Annotated[
+        str, typer.Option(help="completions, chat; or a model that answers at once: embeddings, infer, predict.")
+    ] = "completions",
     concurrency: Annotated[str, typer.Option(help="Clients at once; several levels by comma.")] = "1,8,32",
-    requests: Annotated[int | None, typer.Option(help="Requests per level. [4 × the level, at least 8]")] = None,
+    requests: Annotated[
+        int | None, typer.Option(help="Requests per level. [4 × the level, at least 8; at once: as many as 5 s hold]")
+    ] = None,
     duration: Annotated[
         float | None, typer.Option(help="Seconds per level after which no new request is sent.")
     ] = None,
-    input_tokens: Annotated[str, typer.Option(help="Prompt length in tokens, roughly: 128 or 64-192.")] = "64-192",
+    lengths: Annotated[
+        str | None,
+        typer.Option(help="Of texts: uniform, lognormal or fixed. [generated: uniform; at once: lognormal]"),
+    ] = None,
+    input_tokens: Annotated[
+        str | None,
+        typer.Option(help="Text length in tokens, roughly: 128 or 64-192. [64-192; at once: 3-176, fixed 30]"),
+    ] = None,
     output_tokens: Annotated[str, typer.Option(help="Answer length in tokens: 64 or 32-96.")] = "32-96",
     seed: Annotated[int, typer.Option(help="Same seed, same requests.")] = 0,
     timeout_s: Annotated[float, typer.Option(help="Seconds after which a request counts as failed.")] = 300.0,
@@ -48,15 +61,22 @@ def bench(
     ] = "",
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
 ) -> None:
-    """Load-test an OpenAI-compatible server: QPS, latency, TTFT, TPOT, tokens/s, memory and batch size by concurrency.
+    """Load-test a server: QPS, latency, memory and batch size by concurrency; for text TTFT, TPOT and tokens/s, too.
 
     Closed loop: every client sends its next request when the last is answered. Latencies count from sending. TTFT is
-    the time to the first text, TPOT the mean time per token after it. Exit code 1 when a request failed.
+    the time to the first text, TPOT the mean time per token after it. For models that answer at once the table says how
+    full batches were, why they were cut, and where the knee of the curve is. Exit code 1 when a request failed.
     """
-    from aie.bench.workload import parse_lengths
+    from aie.bench.workload import LENGTHS, parse_lengths
 
     levels = _parse_levels(concurrency)
-    lengths = parse_lengths(input_tokens, param="input-tokens"), parse_lengths(output_tokens, param="output-tokens")
+    for flag, value, known in (("endpoint", endpoint, _ENDPOINTS), ("lengths", lengths or "uniform", LENGTHS)):
+        if value not in known:
+            raise InvalidInputError(f"--{flag} is {value!r}; choose {', '.join(known)}.", param=flag)
+    generates = endpoint in _GENERATE
+    shape = lengths or ("uniform" if generates else "lognormal")
+    bounds = _bounds(shape, generates) if input_tokens is None else parse_lengths(input_tokens, param="input-tokens")
+    output_bounds = parse_lengths(output_tokens, param="output-tokens")
     if requests is not None and requests < 1:
         raise InvalidInputError("--requests must be at least 1.", param="requests")
     if duration is not None and duration <= 0:
@@ -65,164 +85,126 @@ def bench(
         raise InvalidInputError("--timeout-s must be positive.", param="timeout-s")
     if url is not None and serve_args:
         raise InvalidInputError("--serve-args is for the server that the test starts; it does not go with --url.")
+    if url is None and model is None and not generates:
+        raise InvalidInputError(
+            f"--endpoint {endpoint} needs a model that answers at once; name one, such as --model minilm-l6.",
+            param="model",
+        )
     if json_path is not None:
         check_writable(json_path)
     # `timeout` and service managers end a program with SIGTERM: as with Ctrl-C, no server of ours may stay behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    plans = _plan(levels, requests, duration, lengths, seed)
-    rows = _measure(url, model, api_key, serve_args, plans, duration, timeout_s, json_path)
-    raise typer.Exit(1 if any(row.failed for row in rows) else 0)
-
-
-def _measure(
-    url: str | None,
-    model: str | None,
-    api_key: str | None,
-    serve_args: str,
-    plans: "dict[int, list[PlannedRequest]]",
-    duration: float | None,
-    timeout_s: float,
-    json_path: Path | None,
-) -> "list[Row]":
-    import shlex
-
-    from aie.assemble import find_model
-    from aie.bench.target import own_server, reach
-
-    rows: list[Row] = []
-    complete = False
+    rows: Sequence[Row | AtOnceRow]
     with contextlib.ExitStack() as stack:
-        pid = None
-        if url is None:
-            find_model(model)  # pulls the default here, where its progress can be seen
-            url, pid = stack.enter_context(own_server([*([model] if model else []), *shlex.split(serve_args)]))
-            model = None
-        target = reach(url, model, api_key, pid)
-        try:
-            _run_levels(target, plans, duration, timeout_s, rows)
-            complete = True
-        except KeyboardInterrupt:
-            note("Interrupted; what was measured so far follows, with a part of the requests in its last row.")
-    print_table(rows)
-    _print_footer(rows, target)
+        target = _target(stack, url, model, endpoint, api_key, serve_args)
+        if generates:
+            rows, complete = _streaming(
+                target, levels, requests, duration, (bounds, output_bounds), seed, shape, timeout_s, endpoint == "chat"
+            )
+        else:
+            rows, complete = _at_once(target, endpoint, levels, requests, duration, shape, bounds, seed, timeout_s)
     if json_path is not None:
+        from aie.bench.show import context
+
         write_json(
             json_path,
             {
                 "complete": complete,
-                "url": url,
+                "url": target.endpoint.url,
                 "model": target.model,
-                "context": _context(),
+                "endpoint": endpoint,
+                "lengths": shape,
+                "context": context(),
                 "levels": [row.as_json() for row in rows],
             },
         )
     if not complete:
         raise typer.Exit(130)
-    return rows
+    raise typer.Exit(1 if any(row.failed for row in rows) else 0)
 
 
-def _run_levels(
+def _target(
+    stack: contextlib.ExitStack,
+    url: str | None,
+    model: str | None,
+    endpoint: str,
+    api_key: str | None,
+    serve_args: str,
+) -> "Target":
+    """The server that runs, or one that is started here and stopped with `stack`."""
+    from aie.assemble import find_model
+    from aie.bench.target import own_server, reach
+    from aie_loader import is_predictor
+
+    if url is not None:
+        return reach(url, model, api_key)
+    path = find_model(model)  # pulls the default here, where its progress can be seen
+    if is_predictor(path) == (endpoint in _GENERATE):
+        others = "embeddings, infer or predict" if endpoint in _GENERATE else "completions or chat"
+        raise InvalidInputError(f"{model} has no {endpoint}; test it with --endpoint {others}.", param="endpoint")
+    url, pid = stack.enter_context(own_server([*([model] if model else []), *shlex.split(serve_args)]))
+    return reach(url, None, api_key, pid)
+
+
+def _streaming(
     target: "Target",
-    plans: "dict[int, list[PlannedRequest]]",
+    levels: list[int],
+    requests: int | None,
     duration: float | None,
+    bounds: tuple[tuple[int, int], tuple[int, int]],
+    seed: int,
+    shape: str,
     timeout_s: float,
-    rows: "list[Row]",
-) -> None:
-    from aie.bench.load import Sampler, run_level
-    from aie.bench.report import summarize
+    chat: bool,
+) -> "tuple[list[Row], bool]":
+    from aie.bench.streaming_levels import plan_streaming, print_footer, print_table, run_streaming_levels
 
-    names = asyncio.run(_batch_metric(target))
-    # A warm-up in the shape of the run, not counted: the first requests of a server pay for page faults and caches.
-    warm_up = next(iter(plans.values()))[:2]
-    asyncio.run(
-        run_level(
-            target.endpoint,
-            target.model,
-            warm_up,
-            2,
-            timeout_s=timeout_s,
-            sampler=Sampler(target.endpoint, None, lambda: None),
-        )
-    )
-    for level, plan in plans.items():
-        progress = _Progress(level, len(plan))
-        sampler = Sampler(target.endpoint, names, target.rss_bytes)
-        try:
-            result = asyncio.run(
-                run_level(
-                    target.endpoint,
-                    target.model,
-                    plan,
-                    level,
-                    sampler=sampler,
-                    timeout_s=timeout_s,
-                    duration_s=duration,
-                    on_done=progress.step,
-                )
-            )
-        except KeyboardInterrupt:
-            if progress.outcomes:
-                rows.append(summarize(progress.so_far(sampler.peak_rss_bytes)))
-            raise
-        finally:
-            progress.end()
-        rows.append(summarize(result))
+    rows: list[Row] = []
+    plans = plan_streaming(levels, requests, duration, bounds, seed, shape)
+    complete = _until_interrupted(lambda: run_streaming_levels(target, plans, duration, timeout_s, rows, chat=chat))
+    print_table(rows)
+    print_footer(rows, target)
+    return rows, complete
 
 
-async def _batch_metric(target: "Target") -> tuple[str, str] | None:
-    """The names of the counters from which the mean batch size follows, if the server has them."""
-    from aie.bench.client import get_text
+def _at_once(
+    target: "Target",
+    kind: str,
+    levels: list[int],
+    requests: int | None,
+    duration: float | None,
+    shape: str,
+    bounds: tuple[int, int],
+    seed: int,
+    timeout_s: float,
+) -> "tuple[list[AtOnceRow], bool]":
+    from aie.bench.at_once_levels import plan_at_once, run_at_once_levels, show_at_once
 
+    rows: list[AtOnceRow] = []
+    plan = plan_at_once(
+        target, kind, levels, requests=requests, duration_s=duration, shape=shape, input_tokens=bounds, seed=seed,
+        timeout_s=timeout_s,
+    )  # fmt: skip
+    complete = _until_interrupted(lambda: run_at_once_levels(target, plan, rows))
+    show_at_once(rows, plan, target)
+    return rows, complete
+
+
+def _until_interrupted(run: Callable[[], None]) -> bool:
+    """False on Ctrl-C, which ends the measurement but not the report."""
     try:
-        _, text = await get_text(target.endpoint, "/metrics")
-    except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError):
-        return None
-    for prefix in ("aie_", "vllm:"):
-        names = f"{prefix}engine_step_requests_total", f"{prefix}engine_steps_total"
-        if all(f"\n{name}" in text for name in names):
-            return names
-    return None
+        run()
+    except KeyboardInterrupt:
+        note("Interrupted; what was measured so far follows, with a part of the requests in its last row.")
+        return False
+    return True
 
 
-def print_table(rows: "list[Row]") -> None:
-    """The table on standard output. On a narrow terminal its lines wrap: a figure without its end would be wrong."""
-    from rich.console import Console
-
-    from aie.bench.report import table
-
-    view = table(rows)
-    console = Console()
-    console.width = max(console.width, console.measure(view, options=console.options.update_width(200)).maximum)
-    console.print(view)
-
-
-class _Progress:
-    """A line that counts answers: rewritten on a terminal, once per level elsewhere."""
-
-    def __init__(self, level: int, total: int) -> None:
-        self._label = f"{level} client{'s' if level > 1 else ''}"
-        self._level = level
-        self._total = total
-        self.outcomes: list[Outcome] = []  # of requests that have ended
-        self._start_s = time.monotonic()
-        self._live = sys.stderr.isatty()
-
-    def step(self, outcome: "Outcome") -> None:
-        self.outcomes.append(outcome)
-        if self._live:
-            print(f"\r\x1b[K{self._text()}", end="", file=sys.stderr, flush=True)
-
-    def so_far(self, peak_rss_bytes: int | None) -> "LevelResult":
-        """What a level that is cut off has measured; requests still in flight are in no count."""
-        from aie.bench.load import LevelResult
-
-        return LevelResult(self._level, self.outcomes, time.monotonic() - self._start_s, peak_rss_bytes)
-
-    def end(self) -> None:
-        print(f"\r\x1b[K{self._text()}" if self._live else self._text(), file=sys.stderr, flush=True)
-
-    def _text(self) -> str:
-        return f"{self._label}: {len(self.outcomes)} of {self._total} done in {time.monotonic() - self._start_s:.1f} s"
+def _bounds(shape: str, generates: bool) -> tuple[int, int]:
+    """In tokens, where nobody says."""
+    if generates:
+        return _PROMPT
+    return (_SENTENCE_MEAN, _SENTENCE_MEAN) if shape == "fixed" else _SENTENCE
 
 
 def _parse_levels(text: str) -> list[int]:
@@ -235,43 +217,6 @@ def _parse_levels(text: str) -> list[int]:
             f"--concurrency is {text!r}; give numbers from 1 to 4096 such as 1,8,32.", param="concurrency"
         )
     return list(dict.fromkeys(levels))
-
-
-def _plan(
-    levels: list[int],
-    requests: int | None,
-    duration: float | None,
-    lengths: tuple[tuple[int, int], tuple[int, int]],
-    seed: int,
-) -> "dict[int, list[PlannedRequest]]":
-    from aie.bench.workload import plan_requests
-
-    plans = {}
-    for level in levels:
-        # With a duration alone the clock decides; the plan only has to be long enough not to run dry.
-        count = requests or (max(8, 4 * level) if duration is None else max(64, 64 * level))
-        plans[level] = plan_requests(count, input_tokens=lengths[0], output_tokens=lengths[1], seed=seed * 7919 + level)
-    return plans
-
-
-def _print_footer(rows: "list[Row]", target: "Target") -> None:
-    prompt, output = sum(row.prompt_tokens for row in rows), sum(row.output_tokens for row in rows)
-    print(
-        f"{target.model} · {prompt} prompt and {output} output tokens · "
-        + " · ".join(f"{k} {v}" for k, v in _context().items())
-    )
-    if any(row.answered < 100 for row in rows):
-        print("P99 of fewer than 100 answers is the largest of them; raise --requests for a tail that means something.")
-    for row in rows:
-        for message, count in sorted(row.errors.items(), key=lambda item: -item[1])[:5]:
-            print(f"{row.concurrency} clients: {count} × {message}")
-
-
-def _context() -> dict[str, object]:
-    """What a reader needs to place the figures."""
-    from aie.version import versions
-
-    return {**versions(), "python": platform.python_version(), "cpus": os.cpu_count()}
 
 
 def register(app: typer.Typer) -> None:

@@ -64,8 +64,12 @@ async def run_level(
     timeout_s: float,
     duration_s: float | None = None,
     on_done: Callable[[Outcome], None] = lambda _outcome: None,
+    chat: bool = False,
 ) -> LevelResult:
-    """Sends all of `planned`, at most `concurrency` at once, and stops starting new ones after `duration_s`."""
+    """Sends all of `planned`, at most `concurrency` at once, and stops starting new ones after `duration_s`.
+
+    chat: each prompt as a message of a user to /v1/chat/completions, instead of to /v1/completions as it is."""
+    path = "/v1/chat/completions" if chat else "/v1/completions"
     waiting = iter(planned)
     outcomes: list[Outcome] = []
     before = await sampler.batch_counters()
@@ -76,11 +80,12 @@ async def run_level(
         for request in waiting:
             if duration_s is not None and time.perf_counter() - start_s >= duration_s:
                 break
+            asked: object = [{"role": "user", "content": request.prompt}] if chat else request.prompt
             body: dict[str, object] = {
-                "model": model, "prompt": request.prompt, "max_tokens": request.max_tokens, "temperature": 0,
-                "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
+                "model": model, "messages" if chat else "prompt": asked, "max_tokens": request.max_tokens,
+                "temperature": 0, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
             }  # fmt: skip
-            outcome = await send_streaming(endpoint, "/v1/completions", body, timeout_s=timeout_s)
+            outcome = await send_streaming(endpoint, path, body, timeout_s=timeout_s)
             outcomes.append(outcome)
             on_done(outcome)
 
