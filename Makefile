@@ -27,9 +27,10 @@ types: install-dev
 contracts: install-dev
 	$(BIN)/lint-imports
 
+# One thread for NumPy's products: on a busy machine several wait for each other, ten times as long as they compute.
 unit: install-dev
 	@$(BIN)/aie pull smollm2-135m || echo 'The default model could not be pulled: tests that need it will be skipped.'
-	$(BIN)/python -m pytest
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev
