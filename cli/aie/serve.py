@@ -33,6 +33,12 @@ def serve(
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on. [127.0.0.1]")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one. [8000]")] = None,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Answer the open inference protocol over gRPC here, too; needs `pip install 'aie[grpc]'`. [off]"
+        ),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda. [auto]")] = None,
     threads: Annotated[int | None, typer.Option(help="Compute threads of an engine. [all cores]")] = None,
     workers: Annotated[
@@ -107,6 +113,7 @@ def serve(
         "watch": str(watch) if watch is not None else None,
         "host": host,
         "port": port,
+        "grpc_port": grpc_port,
         "device": device,
         "threads": threads,
         "workers": workers,
@@ -161,6 +168,8 @@ def _serve(settings: "ServeSettings", say: Callable[[str], None]) -> None:
             )
         for predictor in service.predictors:
             say(describe(predictor))
+        if service.server.grpc_port is not None:
+            say(f"gRPC on port {service.server.grpc_port}")
         say(f"Ready after {time.monotonic() - started_s:.1f} s on {service.server.url} (Ctrl-C to stop)")
         drain.wait()
         say(

@@ -32,6 +32,7 @@ from aie_reliability import (
     SupervisedEngine,
 )
 from aie_server import ModelTable, ServedModel, ServedPredictor, Server, ServerConfig
+from aie_server.grpc import load_grpc
 
 __all__ = ["Service", "build_service"]
 
@@ -72,6 +73,8 @@ class Service:
 def build_service(settings: ServeSettings, *, report: Callable[[str], None] = note) -> Service:
     """Loads every model and opens the port. Whatever was started is closed again when a later part fails."""
     check_api_key(settings.api_key)
+    if settings.grpc_port is not None:
+        load_grpc()  # whether it is there is known before minutes of loading
     catalog, predictor_paths = _catalog(settings)
     versions = [found[-1] for found in catalog.scan().values() if found]
     table = ModelTable(may_be_empty=True)
@@ -88,6 +91,7 @@ def build_service(settings: ServeSettings, *, report: Callable[[str], None] = no
             control=manager,
             host=settings.host,
             port=settings.port,
+            grpc_port=settings.grpc_port,
             gate=gate,
             api_keys=(settings.api_key,) if settings.api_key else (),
             config=ServerConfig(metrics_prefix=settings.metrics_prefix),

@@ -20,6 +20,7 @@ _UNITS = {"": 1, "b": 1, "k": 1 << 10, "kib": 1 << 10, "kb": 1000, "m": 1 << 20,
 _LONGEST_S = 365 * 24 * 3600.0
 _RANGES: dict[str, tuple[float, float, str]] = {
     "port": (0, 65535, "from 0 to 65535"),
+    "grpc_port": (0, 65535, "from 0 to 65535"),
     "threads": (1, 4096, "from 1 to 4096"),
     "max_wait_ms": (0, 60_000, "from 0 to 60000 milliseconds"),
     "rate_limit": (1e-6, 1e9, "a positive number of requests per second"),
@@ -39,6 +40,7 @@ class ServeSettings:
     watch: str | None = None  # the same, and what appears there is loaded
     host: str = "127.0.0.1"
     port: int = 8000
+    grpc_port: int | None = None  # for encoders, classifiers and image models over gRPC; none: not at all
     device: str = "auto"  # auto | cpu | cuda
     threads: int | None = None  # compute threads per engine; none: all cores this process may use
     workers: int = 1  # 0: engine in a thread of the server process

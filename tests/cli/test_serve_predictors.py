@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from aie.predictors import describe, predictor_config
 from aie.service import Service, build_service
 from aie.settings import ServeSettings
-from aie_engine import AieError, InvalidInputError, PredictorConfig
+from aie_engine import AieError, EnvironmentLacksError, InvalidInputError, PredictorConfig
 from aie_loader import resolve
 
 
@@ -130,3 +131,21 @@ def test_minilm(serve: Callable[..., Service]) -> None:
     assert ranked["method"] == "cosine" and ranked["results"][0]["index"] == 0
     with urllib.request.urlopen(service.server.url + "/v2/models/minilm-l6", timeout=30) as metadata:
         assert json.load(metadata)["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
+
+
+def test_grpc_beside_http(serve: Callable[..., Service], rows: Path) -> None:
+    grpc = pytest.importorskip("grpc", reason="needs grpcio: pip install -e '.[grpc]'")
+    service = serve(rows, grpc_port=0, api_key="secret")
+    with grpc.insecure_channel(f"127.0.0.1:{service.server.grpc_port}") as channel:
+        ask = channel.unary_unary("/inference.GRPCInferenceService/ModelReady")
+        raw = ask(b"\x0a\x04rows", timeout=30, metadata=(("authorization", "Bearer secret"),))
+    assert raw == b"\x08\x01"  # ready
+
+
+def test_grpc_without_its_package_is_said_before_anything_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, serve: Callable[..., Service], rows: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with pytest.raises(EnvironmentLacksError, match=r"aie\[grpc\]") as caught:
+        serve(rows, grpc_port=0)
+    assert caught.value.exit_code == 3

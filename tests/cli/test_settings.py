@@ -92,6 +92,7 @@ def test_parse_bytes_refuses(text):
     [
         ("port", -1),
         ("port", 65536),
+        ("grpc_port", 65536),
         ("threads", 0),
         ("rate_limit", -1.0),
         ("rate_limit", float("nan")),
