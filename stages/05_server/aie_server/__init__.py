@@ -9,6 +9,7 @@ Layout, each line built on those above it:
     stopping, text_output                token events to text
     metrics, metrics_catalog             Prometheus' text format, and every name we export
     api/                                 the endpoints
+    grpc/                                the open inference protocol once more, over gRPC
     auth, server                         keys, routes, drain; the whole
 
 It may import stage 4 and nothing below it: no kernels, no blocks, no arrays.
