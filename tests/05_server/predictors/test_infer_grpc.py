@@ -144,6 +144,21 @@ def test_limits_of_a_message(client: Any) -> None:
     assert one.ask("ModelInfer", INFER)["id"] == "7"
 
 
+def test_a_client_that_sends_no_message_is_cut_off(client: Any) -> None:
+    one = client("rows", config=ServerConfig(http=HttpLimits(body_timeout_s=0.02)))
+    silent = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        silent.wait(WAIT_S)
+        yield from ()
+
+    ask = one.channel.stream_unary(f"/{SERVICE}/ModelInfer")
+    assert failure(ask.future(nothing(), timeout=WAIT_S))[0] == "CANCELLED"
+    silent.set()
+    assert failure(ask.future(iter(()), timeout=WAIT_S)) == ("INVALID_ARGUMENT", "The call ended without a message.")
+    assert one.ask("ModelInfer", INFER)["id"] == "7"
+
+
 def test_keys(client: Any) -> None:
     one = client("rows", api_keys=["secret"])
     assert one.ask("ServerLive") == {"live": True} and one.ask("ServerReady") == {"ready": True}

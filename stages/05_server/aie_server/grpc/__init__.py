@@ -7,6 +7,7 @@ Layout, each line built on those above it:
     protocol    the tables of this protocol
     tensors     ModelInfer's tensors, in and out
     service     the methods
+    slow        calls whose message does not come
     listener    the port, by the package grpcio (an extra)
 """
 

@@ -22,6 +22,8 @@ from aie_server.errors import AddressInUseError, error_object, retry_after_heade
 from aie_server.grpc.protocol import METHODS, SERVICE
 from aie_server.grpc.schema import decode, encode
 from aie_server.grpc.service import OPEN_METHODS, InferenceService
+from aie_server.grpc.slow import SlowSenders
+from aie_server.grpc.wire import WireError
 from aie_server.http import Request, RequestHead
 from aie_server.http.messages import ClientGoneError
 from aie_server.http.request_id import choose_request_id
@@ -79,6 +81,7 @@ class GrpcListener:
         self._changed = Condition()
         self._num_busy = 0  # calls whose answer is not all sent
         self._num_running = 0  # calls in our hands
+        self._slow = SlowSenders(limits.body_timeout_s)
         self._threads = ThreadPoolExecutor(limits.max_connections, thread_name_prefix="aie-grpc")
         self._server = self._grpc.server(
             self._threads,
@@ -89,6 +92,7 @@ class GrpcListener:
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_metadata_size", limits.max_head_bytes),
                 ("grpc.compression_enabled_algorithms_bitset", 1),  # none: as over HTTP, nothing is decompressed
+                ("grpc.max_connection_idle_ms", round(limits.idle_timeout_s * 1e3)),
                 ("grpc.so_reuseport", 0),  # a port in use is an error, not a port shared
             ],
         )
@@ -106,6 +110,7 @@ class GrpcListener:
         return self._num_busy
 
     def start(self) -> None:
+        self._slow.start()
         self._server.start()
 
     def wait_until_idle(self, timeout_s: float) -> bool:
@@ -117,22 +122,23 @@ class GrpcListener:
         """Calls in progress are cancelled; waits for what works on them. A second call does nothing."""
         deadline_s = time.monotonic() + timeout_s
         self._server.stop(None).wait(timeout_s)
+        self._slow.close()
         with self._changed:
             left_s = max(0.0, deadline_s - time.monotonic())
             have_ended = self._changed.wait_for(lambda: self._num_running == 0, left_s)
         self._threads.shutdown(wait=have_ended, cancel_futures=True)
 
-    def answer(self, name: str, message: bytes, context: Any) -> bytes:
+    def answer(self, name: str, messages: Iterator[bytes], context: Any) -> bytes:
         """One call. Ends it by `context.abort` where there is no answer."""
         self._begin(context)
         try:
-            return self._answer(name, message, context)
+            return self._answer(name, messages, context)
         finally:
             with self._changed:
                 self._num_running -= 1
                 self._changed.notify_all()
 
-    def _answer(self, name: str, message: bytes, context: Any) -> bytes:
+    def _answer(self, name: str, messages: Iterator[bytes], context: Any) -> bytes:
         started_s = time.monotonic()
         metadata = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
         request_id = choose_request_id(metadata.get("x-request-id"))
@@ -144,6 +150,7 @@ class GrpcListener:
             method = self.service.method(name)
             takes, gives = METHODS[name]
             request = Request(head, b"", request_id, client, lambda: not context.is_active())
+            message = self._message(messages, context)
             answer = encode(gives, method(decode(takes, message), request))
         except ClientGoneError:
             status = _CLIENT_GONE
@@ -163,6 +170,16 @@ class GrpcListener:
                 context.set_trailing_metadata((("retry-after", retry_after),))
         context.abort(getattr(self._grpc.StatusCode, status_of(status)), sentence)
         raise AssertionError("abort raises")
+
+    def _message(self, messages: Iterator[bytes], context: Any) -> bytes:
+        """The one that a call has."""
+        try:
+            with self._slow.watch(context):
+                return next(messages)
+        except StopIteration:
+            raise WireError("The call ended without a message.") from None
+        except self._grpc.RpcError:  # cancelled, by the client or as too slow, or the message was too large
+            raise ClientGoneError from None
 
     def _begin(self, context: Any) -> None:
         with self._changed:
@@ -190,8 +207,9 @@ class _Handlers:
         if service != SERVICE:
             return None
         if name in METHODS:
-            return self._grpc.unary_unary_rpc_method_handler(
-                lambda message, context: self._listener.answer(name, message, context)
+            # The same on the wire as one message, but begun before that is there: see slow.py.
+            return self._grpc.stream_unary_rpc_method_handler(
+                lambda messages, context: self._listener.answer(name, messages, context)
             )
 
         def refuse(_: Iterator[bytes], context: Any) -> Iterator[bytes]:  # of streams, too, and before anything comes
