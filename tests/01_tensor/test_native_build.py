@@ -74,6 +74,26 @@ def test_a_damaged_library_in_the_cache_is_built_anew(tmp_path):
     assert library.isa
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems check the length themselves")
+@pytest.mark.parametrize("part", [0, 0.1, 0.5, 0.999])
+def test_a_library_that_was_cut_is_built_anew_and_does_not_kill_the_process(tmp_path, part):
+    whole = builder.build()
+    copying = script(tmp_path / "cc", f'while [ "$1" != "-o" ]; do shift; done\ncp "{whole}" "$2"\n')
+    path = builder.build(compiler=copying, cache=tmp_path / "cache")
+    assert not builder.is_cut(path)
+    path.write_bytes(whole.read_bytes()[: int(part * whole.stat().st_size)])
+    lines = []
+    library = native.load(report=lines.append, compiler=copying, cache=tmp_path / "cache")
+    assert (library.path, len(lines)) == (path, 1) and library.isa
+
+
+def test_what_cannot_be_removed_from_the_cache_is_named(tmp_path):
+    compiler = script(tmp_path / "cc", FAKE)
+    (tmp_path / "cache" / f"{builder.cache_key(compiler, builder.BASE_FLAGS)}.so").mkdir(parents=True)
+    with pytest.raises(NativeUnavailableError, match="Remove it by hand"):
+        native.load(compiler=compiler, flags=[], cache=tmp_path / "cache")
+
+
 def test_a_library_that_never_loads_is_not_kept(tmp_path):
     with pytest.raises(NativeUnavailableError, match=r"cannot be loaded: .*pip install ziglang"):
         native.load(compiler=script(tmp_path / "cc", FAKE), cache=tmp_path / "cache")

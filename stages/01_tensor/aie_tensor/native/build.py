@@ -11,6 +11,7 @@ import hashlib
 import os
 import platform
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,7 @@ __all__ = [
     "compile_once",
     "cpu_identity",
     "find_compilers",
+    "is_cut",
     "source_files",
     "target_flags",
     "writable_folder",
@@ -117,6 +119,23 @@ def writable_folder(wanted: Path) -> Path:
         except OSError:
             continue
     raise NativeUnavailableError(f"Compiled kernels cannot be stored, neither in {wanted} nor in a temporary folder.")
+
+
+def is_cut(library: Path) -> bool:
+    """Whether an ELF file ends before its table of sections, which linkers write last. To load such a file kills the
+    process: what is missing is mapped, and then touched. Raises `OSError`."""
+    with library.open("rb") as file:
+        head, size = file.read(64), os.fstat(file.fileno()).st_size
+    if head[:5] != b"\x7fELF\x02":  # of another system, or no library at all, which its loader says
+        return False
+    order = "<" if head[5:6] == b"\x01" else ">"
+    if len(head) < 64:
+        return True
+    sections_begin, section_bytes, num_sections = (
+        *struct.unpack_from(f"{order}Q", head, 40),
+        *struct.unpack_from(f"{order}HH", head, 58),
+    )
+    return bool(sections_begin + section_bytes * num_sections > size)
 
 
 def compile_once(compiler: Compiler, flags: Sequence[str], target: Path) -> None:

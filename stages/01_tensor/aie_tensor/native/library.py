@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aie_tensor.errors import NativeUnavailableError, OutOfMemoryError
-from aie_tensor.native.build import REMEDY, Compiler, build
+from aie_tensor.native.build import REMEDY, Compiler, build, is_cut
 from aie_tensor.native.structs import MIRRORED, OP_NAMES, PlanSpecC, StepC
 
 __all__ = ["NativeLibrary", "load", "pointer"]
@@ -31,9 +31,11 @@ class NativeLibrary:
 
     def __init__(self, path: Path) -> None:
         try:
+            if is_cut(path):
+                raise OSError("file is cut short")
             library = ctypes.CDLL(str(path))
         except OSError as error:
-            reason = str(error).removeprefix(f"{path}: ")
+            reason = (error.strerror or str(error)).removeprefix(f"{path}: ")
             raise NativeUnavailableError(f"The compiled kernels {path} cannot be loaded: {reason}.") from error
         address, int32, int64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
         signatures: dict[str, tuple[type | None, list[type]]] = {
@@ -114,10 +116,19 @@ def load(
         return NativeLibrary(path)
     except NativeUnavailableError:
         # A file in the cache may have been damaged since it was built (a full disk, a cut copy): once more, afresh.
-        path.unlink(missing_ok=True)
+        _discard(path)
     path = build(report=report, compiler=compiler, flags=flags, cache=cache)
     try:
         return NativeLibrary(path)
     except NativeUnavailableError as error:
-        path.unlink(missing_ok=True)
+        _discard(path)
         raise NativeUnavailableError(f"{error} {REMEDY}") from error
+
+
+def _discard(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise NativeUnavailableError(
+            f"{path} is no library and cannot be removed ({error.strerror or error}). Remove it by hand."
+        ) from error
