@@ -324,3 +324,13 @@ def test_without_grpcio(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_addresses(peer: str, address: str) -> None:
     assert listener._address(peer) == address
+
+
+def test_more_calls_than_there_may_be(client: Any, hand: Any) -> None:
+    predictor = hand()
+    one = client("plain", predictor=predictor, config=ServerConfig(http=HttpLimits(max_connections=1)))
+    call = one.begin("ModelInfer", ONE)
+    predictor.wait_for_requests(1)
+    assert one.fail("ServerLive")[0] == "RESOURCE_EXHAUSTED"
+    predictor.answer(0, doubled(predictor.requests[0]))
+    assert call.result()

@@ -13,14 +13,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from aie_server.grpc.wire import BYTES, FIXED32, FIXED64, VARINT, WireError, read_fields, read_varints, write_varint
+from aie_server.grpc.wire import (
+    BYTES,
+    FIXED32,
+    FIXED64,
+    VARINT,
+    WireError,
+    count_varints,
+    read_fields,
+    read_varints,
+    write_varint,
+)
 
 __all__ = ["Field", "Message", "Values", "decode", "encode", "map_of"]
 
 Values = dict[str, Any]
 
 _MAX_FIELDS: Final = 1 << 17  # of one message with all in it: what decoding may cost
-_MAX_NUMBERS: Final = 1 << 20  # of one packed list, read one by one
+_MAX_NUMBERS: Final = 1 << 20  # of its packed lists, read one by one
 
 
 def _signed(bits: int) -> Callable[[int], int]:
@@ -93,23 +103,28 @@ def encode(message: Message, values: Mapping[str, Any]) -> bytes:
 
 
 class _Budget:
-    """How many more fields may be read."""
+    """How many more fields, and packed numbers, may be read."""
 
-    __slots__ = ("left",)
+    __slots__ = ("fields", "numbers")
 
     def __init__(self) -> None:
-        self.left = _MAX_FIELDS
+        self.fields, self.numbers = _MAX_FIELDS, _MAX_NUMBERS
 
-    def spend(self) -> None:
-        self.left -= 1
-        if self.left < 0:
+    def spend_numbers(self, count: int) -> None:
+        self.numbers -= count
+        if self.numbers < 0:
+            raise WireError(f"The message has more than {_MAX_NUMBERS} numbers that are no floats; send them raw.")
+
+    def spend_field(self) -> None:
+        self.fields -= 1
+        if self.fields < 0:
             raise WireError(f"The message has more than {_MAX_FIELDS} fields; send numbers packed or raw.")
 
 
 def _decode(message: Message, data: memoryview, values: Values, budget: _Budget) -> Values:
     """Into `values`: a message that comes in two pieces is merged."""
     for number, kind, raw in read_fields(data):
-        budget.spend()
+        budget.spend_field()
         field = message.fields.get(number)
         if field is None:
             continue
@@ -118,7 +133,7 @@ def _decode(message: Message, data: memoryview, values: Values, budget: _Budget)
         where = f"{message.name}.{field.name}"
         if field.repeated and kind == BYTES and field.wire_type != BYTES:
             assert isinstance(raw, memoryview) and isinstance(field.kind, str)
-            _extend(field, values, _unpacked(field.kind, raw, where))
+            _extend(field, values, _unpacked(field.kind, raw, where, budget))
             continue
         if kind != field.wire_type:
             raise WireError(f"{where} came with the wire type {kind}; it has {field.wire_type}.")
@@ -139,9 +154,10 @@ def _extend(field: Field, values: Values, more: list[Any] | bytearray) -> None:
         values[field.name] = more
 
 
-def _unpacked(kind: str, raw: memoryview, where: str) -> list[int] | bytearray:
+def _unpacked(kind: str, raw: memoryview, where: str, budget: _Budget) -> list[int] | bytearray:
     if kind in _VARINTS:
-        return [_VARINTS[kind](value) for value in read_varints(raw, _MAX_NUMBERS)]
+        budget.spend_numbers(count_varints(raw))
+        return [_VARINTS[kind](value) for value in read_varints(raw)]
     if len(raw) % _FIXED[kind][1].size:
         raise WireError(f"{where} has {len(raw)} bytes, which is no whole number of {kind}s.")
     return bytearray(raw)

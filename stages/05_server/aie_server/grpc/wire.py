@@ -18,7 +18,17 @@ from typing import Final
 
 from aie_engine import InvalidInputError
 
-__all__ = ["BYTES", "FIXED32", "FIXED64", "VARINT", "WireError", "read_fields", "read_varints", "write_varint"]
+__all__ = [
+    "BYTES",
+    "FIXED32",
+    "FIXED64",
+    "VARINT",
+    "WireError",
+    "count_varints",
+    "read_fields",
+    "read_varints",
+    "write_varint",
+]
 
 VARINT: Final = 0
 FIXED64: Final = 1
@@ -61,12 +71,14 @@ def read_fields(data: memoryview) -> Iterator[tuple[int, int, int | memoryview]]
         position += size
 
 
-def read_varints(data: memoryview, most: int) -> list[int]:
-    """Numbers packed together, each below 1 << 64. Raises `WireError`, also for more than `most`."""
+def count_varints(data: memoryview) -> int:
+    """How many numbers are packed together: each has one last byte, so none is read for it."""
+    return len(bytes(data).translate(None, _WITH_MORE))
+
+
+def read_varints(data: memoryview) -> list[int]:
+    """Numbers packed together, each below 1 << 64. Raises `WireError`."""
     raw = bytes(data)
-    count = len(raw.translate(None, _WITH_MORE))  # each number has one last byte: counted before any is read
-    if count > most:
-        raise WireError(f"A list of {count} numbers is too long to be sent one by one ({most} at most); send it raw.")
     if raw.isascii():  # every one fits in a byte
         return list(raw)
     position, values = 0, []
