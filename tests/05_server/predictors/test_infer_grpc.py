@@ -319,6 +319,7 @@ def test_without_grpcio(monkeypatch: pytest.MonkeyPatch) -> None:
         ("ipv4:127.0.0.1:4711", "127.0.0.1"),
         ("ipv6:%5B::1%5D:4711", "::1"),
         ("ipv6:[::1]:4711", "::1"),
+        ("ipv6:[::ffff:127.0.0.1]:4711", "127.0.0.1"),
         ("unix:", "unix:"),
     ],
 )

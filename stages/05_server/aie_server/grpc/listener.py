@@ -225,4 +225,4 @@ class _Handlers:
 def _address(peer: str) -> str:
     """`ipv4:127.0.0.1:4711`, `ipv6:[::1]:4711` with its brackets quoted → the address, as the HTTP side knows it."""
     kind, _, rest = unquote(peer).partition(":")
-    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else peer
+    return rest.rpartition(":")[0].strip("[]").removeprefix("::ffff:") if kind in ("ipv4", "ipv6") else peer
