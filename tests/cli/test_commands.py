@@ -204,8 +204,8 @@ def test_interrupted_load_test_shows_what_it_has(how, tmp_path):
 
 @pytest.mark.parametrize("width", [80, 60])
 def test_no_figure_of_the_load_test_is_cut_short(width, capsys, monkeypatch):
-    from aie.bench.streaming_levels import print_table
     from aie.bench.report import Row
+    from aie.bench.streaming_levels import print_table
 
     monkeypatch.setenv("COLUMNS", str(width))
     row = Row(256, 1024, 1012, 12, 72.3, 11.77, 17719.0, 30332.0, 9909.0, 18960.0, 255.2, 426.9, 1116.8, 1, 1, 1254e6,
