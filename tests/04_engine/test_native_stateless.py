@@ -1,5 +1,6 @@
 """The fast executor of graphs without a cache against the plain one; company, cuts and threads change no bit."""
 
+import threading
 from itertools import pairwise
 
 import numpy as np
@@ -322,3 +323,13 @@ def test_the_plain_executor_stands_in_where_a_kernel_is_missing(library):
     assert isinstance(fast, NativeStatelessExecutor)
     np.testing.assert_array_equal(fast.run({"x": x})["y"], x)
     fast.close()
+
+
+def test_without_threads_to_pack_ahead_each_matrix_is_packed_where_it_is_used(run, monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    graph = encoder()
+    inputs, starts = texts([3, 8])
+    close(run(graph, inputs, starts), StatelessExecutor(graph).run(inputs, starts))

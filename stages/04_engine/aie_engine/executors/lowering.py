@@ -117,9 +117,12 @@ class Lowering:
         read = (name for node in nodes if node.op in _PRODUCTS for name in node.inputs[1:])
         names = dict.fromkeys(name for name in read if name in self._weights)  # each once, in order
         ready = [name for name in names if len(self._weights[name].shape) == 2 and self._weights[name].dtype in FORMATS]
-        with ThreadPoolExecutor(max_workers=min(_MAX_PACKERS, self.builder.num_threads)) as threads:
-            for _ in threads.map(self.pack, ready):
-                pass  # raises what packing raised
+        try:
+            with ThreadPoolExecutor(max_workers=min(_MAX_PACKERS, self.builder.num_threads)) as threads:
+                for _ in threads.map(self.pack, ready):
+                    pass  # raises what packing raised
+        except RuntimeError:  # the system gives no more threads: each is packed where it is used
+            return
 
     def _check(self, node: Node) -> None:
         def refuse(what: str) -> UnsupportedOpError:
