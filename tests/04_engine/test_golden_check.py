@@ -57,6 +57,12 @@ def test_a_golden_answer(engine: LocalEngine, text: TextModel, tmp_path: Path) -
     check_engine(engine, text, golden)
 
 
+def test_a_long_golden_answer_makes_no_long_message(engine: LocalEngine, text: TextModel) -> None:
+    with pytest.raises(ModelCheckError, match=r"0, … 3000 tokens\] as golden.json expects") as caught:
+        check_engine(engine, text, Golden("The scheduler", (0,) * 3000))
+    assert len(str(caught.value)) < 400
+
+
 def test_a_golden_prompt_that_the_engine_does_not_take(engine: LocalEngine, text: TextModel) -> None:
     for prompt in ((1 << 20,), (1,) * 10_000):
         with pytest.raises(ModelCheckError, match=r"golden prompt"):

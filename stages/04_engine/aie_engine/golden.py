@@ -10,6 +10,7 @@ The check also warms up what the first user would wait for otherwise: tokenizer,
 import itertools
 import math
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,7 @@ __all__ = ["Golden", "check_engine", "read_golden"]
 
 _PROMPT = "The quick brown fox"
 _NUM_TOKENS = 4
+_MAX_SHOWN = 20
 _MAX_FILE_BYTES = 1 << 20
 _serial = itertools.count()
 
@@ -76,12 +78,18 @@ def check_engine(engine: EngineClient, text: TextModel, golden: Golden | None = 
         raise ModelCheckError("The engine answered with probabilities that are no finite numbers.")
     if golden is not None and answer.token_ids != golden.token_ids:
         raise ModelCheckError(
-            f"The golden prompt was answered with {list(answer.token_ids)}, not with {list(golden.token_ids)} as "
+            f"The golden prompt was answered with {_few(answer.token_ids)}, not with {_few(golden.token_ids)} as "
             "golden.json expects."
         )
     text.tokenizer.decode(list(answer.token_ids))
     if text.chat_template is not None:
         text.chat_template.render([{"role": "user", "content": _PROMPT}])
+
+
+def _few(ids: Sequence[int]) -> str:
+    """For a message: it is kept, and shown whenever somebody lists the versions."""
+    shown = [str(token) for token in ids[:_MAX_SHOWN]] + ([f"… {len(ids)} tokens"] if len(ids) > _MAX_SHOWN else [])
+    return f"[{', '.join(shown)}]"
 
 
 def _prompt_ids(engine: EngineClient, text: TextModel, golden: Golden | None) -> tuple[int, ...]:
