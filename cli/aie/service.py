@@ -1,5 +1,6 @@
 """Settings become a running service: where models are, what loading one takes, guards, server, in that order."""
 
+import multiprocessing
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -68,6 +69,8 @@ class Service:
             self.models.close()
         finally:
             close_predictors(self.predictors)
+            for worker in multiprocessing.active_children():
+                worker.kill()  # one that still loads a model would be waited for at exit, however long that takes
 
 
 def build_service(settings: ServeSettings, *, report: Callable[[str], None] = note) -> Service:
