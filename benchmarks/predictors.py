@@ -233,6 +233,7 @@ def measure_engine(folder: Path, options: argparse.Namespace) -> dict[str, objec
         }
         names = list(runs)
         for number in range(options.rounds):
+            print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
             for kind in all_traffic:
                 for name in names[number % len(names) :] + names[: number % len(names)]:  # each begins once
                     times.setdefault((name, kind), []).append(runs[name](kind))
@@ -266,8 +267,9 @@ def show_engine(
     }  # fmt: skip
     for name in ["ours, padded, 32", "ours, padded, 8", *filter(None, best.values())]:
         ratios = [rates[kind][mine] / rates[kind][name] for kind in ("lognormal", "equal")]
-        what = name if name.startswith("ours") else f"{name} (its best)"
-        print(f"{what:<38}{ratios[0]:>10.2f} ×{ratios[1]:>14.2f} ×")
+        print(
+            f"{name + ('' if name.startswith('ours') else ' (its best)'):<38}{ratios[0]:>10.2f} ×{ratios[1]:>14.2f} ×"
+        )
     print("\n" + " · ".join(f"{name} {number}" for name, number in found.items()))
 
 
@@ -278,7 +280,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--concurrency", default="1,8,32,64")
     parser.add_argument("--duration", type=float, default=4.0, help="seconds per level")
     parser.add_argument("--serve-args", default="", help="flags for `aie serve`")
-    parser.add_argument("--sequences", type=int, default=192)
+    parser.add_argument("--sequences", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, help="of every library; the cores there are")
     parser.add_argument("--peer-python", action="append", default=[], metavar="PATH")
