@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import platform
-import random
 import subprocess
 import sys
 import tempfile
@@ -28,25 +27,19 @@ from statistics import median
 
 import numpy as np
 from predictor_models import write_mlp, write_resnet
+from predictor_ways import Sequences, Way, own_ways, traffic
 
-from aie.bench.workload import length_draw
 from aie.version import versions
 from aie_engine.executors import make_stateless_executor
 from aie_engine.sizing import available_cores
-from aie_loader import Predictor, load_predictor, pack_texts, resolve
+from aie_loader import load_predictor, resolve
 from aie_tensor import run_program
 
 MINILM = "minilm-l6"
-SENTENCES = (3, 176)  # tokens; lognormal around 23
-EDGES = (16, 32, 64, 128, 256)  # tokens: the buckets' longest sequences
 PEER_WAYS = {
     "onnxruntime": (("arrival", 1), ("sorted", 8), ("sorted", 32)),
     "transformers": (("sorted", 8), ("sorted", 32)),
 }
-CLS, SEP, PAD, FIRST_WORD = 101, 102, 0, 1000  # of BERT's uncased vocabulary
-
-Sequences = list[list[int]]
-Way = Callable[[Sequences], np.ndarray]
 
 
 def measure_http(folder: Path, options: argparse.Namespace) -> dict[str, object]:
@@ -78,71 +71,6 @@ def measure_http(folder: Path, options: argparse.Namespace) -> dict[str, object]
                 f"{at_32} full"
             )
     return reports
-
-
-def traffic(count: int, seed: int) -> dict[str, Sequences]:
-    """The same number of sequences, and nearly of tokens, twice."""
-    draw = random.Random(seed)
-    length = length_draw("lognormal", SENTENCES)
-    lengths = [length(draw) for _ in range(count)]
-    equal = [round(sum(lengths) / count)] * count
-
-    def ids(size: int) -> list[int]:
-        return [CLS, *(draw.randrange(FIRST_WORD, FIRST_WORD + 20_000) for _ in range(size - 2)), SEP]
-
-    return {"lognormal": [ids(size) for size in lengths], "equal": [ids(size) for size in equal]}
-
-
-def own_ways(predictor: Predictor, executor) -> dict[str, Way]:
-    """Ours. Each gives all vectors in the order in which the sequences came."""
-
-    def run(sequences: Sequences) -> np.ndarray:
-        packed = pack_texts(predictor.graph, sequences)
-        return executor.run(packed.inputs, packed.seq_starts)[predictor.graph.outputs[0]]
-
-    def in_batches(sequences: Sequences, order: Sequence[int], size: int) -> np.ndarray:
-        batches = [list(order[begin : begin + size]) for begin in range(0, len(order), size)]
-        vectors = np.concatenate([run([sequences[index] for index in batch]) for batch in batches])
-        found = np.empty_like(vectors)
-        found[list(order)] = vectors
-        return found
-
-    def packed(size: int) -> Way:
-        return lambda sequences: in_batches(sequences, range(len(sequences)), size)
-
-    def padded(size: int) -> Way:
-        def way(sequences: Sequences) -> np.ndarray:
-            parts = []
-            for begin in range(0, len(sequences), size):
-                batch = sequences[begin : begin + size]
-                longest = max(map(len, batch))
-                parts.append(run([one + [PAD] * (longest - len(one)) for one in batch]))
-            return np.concatenate(parts)
-
-        return way
-
-    def bucketed(sequences: Sequences) -> np.ndarray:
-        """Each batch of one bucket, padded to its own longest: buckets choose the company."""
-        buckets: dict[int, list[int]] = {}
-        for index, one in enumerate(sequences):
-            buckets.setdefault(next(edge for edge in EDGES if len(one) <= edge), []).append(index)
-        found = None
-        for edge in sorted(buckets):
-            mine = [sequences[index] for index in buckets[edge]]
-            vectors = padded(32)(mine)
-            found = np.empty((len(sequences), vectors.shape[1]), np.float32) if found is None else found
-            found[buckets[edge]] = vectors
-        assert found is not None
-        return found
-
-    return {
-        "ours, packed, 32": packed(32),
-        "ours, packed, 8": packed(8),
-        "ours, one by one": packed(1),
-        "ours, buckets, padded, 32": bucketed,
-        "ours, padded, 32": padded(32),
-        "ours, padded, 8": padded(8),
-    }
 
 
 def timed(run: Way, sequences: Sequences) -> float:
@@ -222,6 +150,9 @@ def measure_engine(folder: Path, options: argparse.Namespace) -> dict[str, objec
             for order, size in PEER_WAYS[library]
         }
         expected = ours["ours, packed, 32"](all_traffic["lognormal"])
+        for name in ("ours, packed, 8", "ours, one by one"):
+            if not np.array_equal(ours[name](all_traffic["lognormal"]), expected):
+                raise SystemExit(f"{name}: other bits than in batches of 32")
         for name, (peer, way) in theirs.items():  # a warm-up, and whether they compute the same
             peer.run(way, "lognormal")
             off = float(np.abs(np.load(peer.out) - expected).max())

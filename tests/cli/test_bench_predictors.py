@@ -1,4 +1,4 @@
-"""The parts of `benchmarks/predictors.py` that need no other library: its models, its traffic, its ways of batching."""
+"""The parts of the benchmark of predictors that need no other library: models, traffic, ways of batching."""
 
 import sys
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 def importable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield
-    for name in ("predictors", "predictor_models"):
+    for name in ("predictor_ways", "predictor_models"):
         sys.modules.pop(name, None)
 
 
@@ -43,7 +43,7 @@ def test_the_models_load_run_and_come_from_their_seed(tmp_path: Path) -> None:
 
 
 def test_both_kinds_of_traffic_have_nearly_the_same_number_of_tokens() -> None:
-    from predictors import SENTENCES, traffic
+    from predictor_ways import SENTENCES, traffic
 
     found = traffic(64, seed=1)
     assert found == traffic(64, seed=1) != traffic(64, seed=2)
@@ -54,7 +54,7 @@ def test_both_kinds_of_traffic_have_nearly_the_same_number_of_tokens() -> None:
 
 
 def test_every_sequence_comes_back_at_its_own_place() -> None:
-    from predictors import own_ways
+    from predictor_ways import own_ways
 
     class Graph:
         inputs, outputs = ("token_ids",), ("sum",)
