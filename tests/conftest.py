@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,12 @@ from aie_tensor.native import build as kernel_build
 if _flags := os.environ.get("AIE_TEST_KERNEL_FLAGS"):
     kernel_build.target_flags = lambda: [tuple(_flags.split())]
     os.environ.pop("LD_PRELOAD", None)  # a sanitizer's library: this process has it, and the compiler is slow with it
+
+
+# A shell starts jobs in the background with Ctrl-C ignored, and what they start inherits that; the tests of Ctrl-C
+# would then wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -36,7 +36,7 @@ def test_memory_of_a_live_server_and_of_a_worker_that_was_killed(serve, tiny_mod
         next(stream)
         during = memory(server)
         (kv,) = [group for group in during.groups if group.what == "kv"]
-        assert "continuous.py" in kv.stack[0] and kv.worker == "engine-0" and kv.model == "tiny-llama"
+        assert "aie_scheduler" in kv.stack[0] and kv.worker == "engine-0" and kv.model == "tiny-llama"
         children = psutil.Process(server.process.pid).children()
         (worker,) = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
         worker.kill()
