@@ -66,6 +66,16 @@ def test_resize_crop_and_orientation(images: Callable[..., Pipeline]) -> None:
     np.testing.assert_array_equal(upright.inputs["pixels"][0], np.rot90(np.asarray(tall)[:, :, 0], -1))
 
 
+def test_a_line_of_pixels_is_not_resized_into_gigabytes(images: Callable[..., Pipeline]) -> None:
+    crop = '{step = "crop", height = 4, width = 6}'
+    resized = images(f'image = [{{step = "resize", shortest = 256, filter = "nearest"}}, {crop}]')
+    for shape in ((1, 1000, 3), (1000, 1, 3)):  # 256 × 256,000 pixels, and the other way round
+        with pytest.raises(ImageError, match=r"^input\[1\]: .* 256000") as refused:
+            resized.image(encoded(np.zeros(shape, np.uint8)), max_pixels=MOST, param="input[1]")
+        assert refused.value.param == "input[1]"
+    assert resized.image(encoded(np.zeros((1, 500, 3), np.uint8)), max_pixels=MOST).inputs["pixels"].shape == (3, 4, 6)
+
+
 def test_steps_that_do_not_lead_to_the_model(images: Callable[..., Pipeline]) -> None:
     for text in ('image = [{step = "crop", height = 4, width = 4}]', 'mode = "L"\nimage = [{step = "scale"}]'):
         with pytest.raises(ProcessingError, match=r"pixels is \[3, 4, 6\]"):

@@ -28,6 +28,7 @@ Side = Annotated[int, msgspec.Meta(ge=1, le=16384)]
 
 _FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 _UINT8_MAX: Final = 255
+_MAX_RESIZED: Final = 1 << 25  # pixels that a resize may make of an image of whatever proportions
 # what Pillow's readers raise for files that are not what they claim
 _BROKEN: Final = (OSError, ValueError, SyntaxError, EOFError, KeyError, IndexError, TypeError, struct.error, zlib.error)
 
@@ -53,6 +54,11 @@ class Resize(_Step, tag="resize", frozen=True):
         height, width = self._target(*pixels.shape[:2])
         if (height, width) == pixels.shape[:2]:
             return pixels
+        if self.shortest is not None and height * width > _MAX_RESIZED:  # a line of pixels would become gigabytes
+            raise ImageError(
+                f"an image of {pixels.shape[1]} × {pixels.shape[0]} pixels would become {width} × {height}; at most "
+                f"{_MAX_RESIZED} pixels are made of one."
+            )
         method = getattr(image.Resampling, self.filter.upper())
         flat = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
         resized = np.asarray(image.fromarray(np.ascontiguousarray(flat)).resize((width, height), method))

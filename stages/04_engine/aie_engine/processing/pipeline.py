@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aie_engine.processing.config import Steps, read_steps, steps_of
-from aie_engine.processing.errors import ProcessingError
+from aie_engine.processing.errors import ImageError, ProcessingError
 from aie_engine.processing.image import Crop, Resize, decode_image
 from aie_engine.processing.tensors import Tensor, numbers
 from aie_loader import Predictor, load_predictor
@@ -120,8 +120,11 @@ class Pipeline:
                 param=param,
             )
         pixels = decode_image(data, self.steps.mode, max_pixels=max_pixels, param=param)
-        for step in self.steps.image:
-            pixels = step(pixels)
+        try:
+            for step in self.steps.image:
+                pixels = step(pixels)
+        except ImageError as error:  # a step does not know which of several images it has
+            raise ImageError(f"{param}: {error}", param=param) from None
         array = np.ascontiguousarray(pixels.transpose(2, 0, 1), dtype=np.float32)
         return self._items({next(iter(self._shapes)): array[None]})[0]
 
