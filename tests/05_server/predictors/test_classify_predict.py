@@ -113,6 +113,12 @@ def test_an_image_as_the_body(serve: Any, harness: Any, weights: Any, kind: str)
     assert label["label"] == ["cat", "dog"][scores.argmax()] and label["score"] == pytest.approx(scores.max(), abs=1e-5)
 
 
+def test_too_many_fields_beside_an_image(serve: Any, harness: Any) -> None:
+    serve("image")
+    answer = harness.connect().post("/predict/image?" + "a=1&" * 17, png(), {"Content-Type": "image/png"}).answer()
+    assert answer.status == 400 and "16" in answer.json["error"]["message"]
+
+
 def test_curl_with_an_image(serve: Any, harness: Any, tmp_path: Path) -> None:
     if (curl := shutil.which("curl")) is None:
         pytest.skip("there is no curl here")

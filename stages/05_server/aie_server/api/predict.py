@@ -25,6 +25,7 @@ __all__ = ["PREFIX", "PredictEndpoint"]
 
 PREFIX = "/predict/"
 _MAX_LABELS = 1_000_000
+_MAX_QUERY_FIELDS = 16
 
 
 class PredictEndpoint:
@@ -90,7 +91,11 @@ def _is_image(request: Request, model: ServedPredictor) -> bool:
 def _query(text: str) -> dict[str, object]:
     """The fields after the question mark; whole numbers as such."""
     values: dict[str, object] = {}
-    for name, found in parse_qs(text, max_num_fields=16).items():
+    try:
+        given = parse_qs(text, max_num_fields=_MAX_QUERY_FIELDS)
+    except ValueError:
+        raise InvalidInputError(f"There may be at most {_MAX_QUERY_FIELDS} fields after the question mark.") from None
+    for name, found in given.items():
         values[name] = (
             int(found[-1]) if found[-1].isascii() and found[-1].isdigit() and len(found[-1]) < 10 else found[-1]
         )
