@@ -95,6 +95,16 @@ def test_texts(client: Any) -> None:
     ]  # fmt: skip
 
 
+def test_a_text_that_is_too_long(client: Any) -> None:
+    asked = {
+        "model_name": "encoder",
+        "inputs": [{"name": "text", "datatype": "BYTES", "shape": [1]}],
+        "raw_input_contents": [struct.pack("<I", 4) + b"abcd"],
+    }
+    refused = client("encoder", config=ServerConfig(max_input_chars=3)).fail("ModelInfer", asked)
+    assert refused == ("INVALID_ARGUMENT", "text[0] must have at most 3 characters, not 4.")
+
+
 @pytest.mark.parametrize(
     ("method", "message", "code", "says"),
     [

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aie_server import ServerConfig
+
 ROWS = [[1.0, 2.0, 3.0, 4.0], [0.0, 0.0, 0.0, 0.0]]
 RAW = struct.pack("<8f", *ROWS[0], *ROWS[1])
 X = {"name": "x", "datatype": "FP32", "shape": [2, 4]}
@@ -105,6 +107,21 @@ def test_texts(serve: Any, harness: Any) -> None:
     ids = {"name": "token_ids", "datatype": "INT64", "shape": [2, 2], "data": [1, 2, 3, 0]}
     mask = {"name": "attention_mask", "datatype": "INT64", "shape": [2, 2], "data": [1, 1, 1, 0]}
     assert harness.post("/v2/models/encoder/infer", {"inputs": [ids, mask]}).json["outputs"] == answer.json["outputs"]
+
+
+@pytest.mark.parametrize("is_binary", [False, True])
+def test_a_text_that_is_too_long_is_refused_as_everywhere(serve: Any, harness: Any, is_binary: bool) -> None:
+    serve("encoder", config=ServerConfig(max_input_chars=3))
+    text = {"name": "text", "datatype": "BYTES", "shape": [2]}
+    path = "/v2/models/encoder/infer"
+    for long, status in (("äöü", 200), ("äöüa", 400)):  # characters count, not bytes
+        raw = b"".join(struct.pack("<I", len(t)) + t for t in (b"a b", long.encode()))
+        if is_binary:
+            answer = binary(harness, path, {"inputs": [{**text, "parameters": {"binary_data_size": len(raw)}}]}, raw)
+        else:
+            answer = harness.post(path, {"inputs": [{**text, "data": ["a b", long]}]})
+        assert answer.status == status, answer.body
+    assert answer.json["error"].startswith("text[1] must have at most 3 characters, not 4")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from aie_engine.processing import TensorFacts, stacked
 from aie_server.api.infer_wire import infer_response, parse_infer
-from aie_server.api.inputs import check_count
+from aie_server.api.inputs import check_tensors
 from aie_server.api.predictions import PredictionContext, PredictionRun
 from aie_server.api.v2_errors import spoken_in_v2
 from aie_server.errors import ModelNotFoundError
@@ -89,8 +89,7 @@ def infer_endpoint(context: PredictionContext) -> Handler:
         with PredictionRun(context, model, request, timeout_s=asked.timeout_s) as run:
             with run.pre():
                 tensors = asked.tensors()
-                for tensor in tensors:
-                    check_count(tensor.name, len(tensor.array), context.config)
+                check_tensors(tensors, context.config)
                 items = model.pipeline.tensors(tensors)
             outputs = run.compute(items)
             with run.post():

@@ -1,14 +1,15 @@
 """The field `input` of the endpoints that read texts: a text, texts, token ids, or lists of them; within the limits."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aie_engine import InvalidInputError
-from aie_engine.processing import Item
+from aie_engine.processing import Item, Tensor
 from aie_server.api.fields import Fields
 from aie_server.config import ServerConfig
 from aie_server.predictors import ServedPredictor
 
-__all__ = ["TextInputs", "check_count", "check_text", "parse_inputs", "parse_texts"]
+__all__ = ["TextInputs", "check_count", "check_tensors", "check_text", "parse_inputs", "parse_texts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,23 @@ def check_text(field: str, text: object, config: ServerConfig) -> str:
             f"{field} must have 1 to {config.max_input_chars} characters, not {len(text)}.", param=field
         )
     return text
+
+
+def check_tensors(tensors: Sequence[Tensor], config: ServerConfig) -> None:
+    """The same limits for what comes by the open inference protocol; there, a text may be empty."""
+    for tensor in tensors:
+        check_count(tensor.name, len(tensor.array), config)
+        if tensor.datatype != "BYTES":
+            continue
+        for index, element in enumerate(tensor.array.ravel().tolist()):
+            length = len(element)
+            if length > config.max_input_chars:  # no text has more characters than bytes
+                length = len(element.decode(errors="replace"))
+            if length > config.max_input_chars:
+                raise InvalidInputError(
+                    f"{tensor.name}[{index}] must have at most {config.max_input_chars} characters, not {length}.",
+                    param=tensor.name,
+                )
 
 
 def parse_texts(fields: Fields, field: str, config: ServerConfig) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Final
 
 from aie_engine.processing import TensorFacts, stacked
 from aie_server.api.infer_v2 import find_version
-from aie_server.api.inputs import check_count
+from aie_server.api.inputs import check_tensors
 from aie_server.api.predictions import PredictionContext, PredictionRun
 from aie_server.api.repository import states
 from aie_server.api.status import aie_version
@@ -84,8 +84,7 @@ class InferenceService:
         with PredictionRun(context, model, request) as run:
             with run.pre():
                 tensors = read_tensors(asked)
-                for tensor in tensors:
-                    check_count(tensor.name, len(tensor.array), context.config)
+                check_tensors(tensors, context.config)
                 items = model.pipeline.tensors(tensors)
             outputs = run.compute(items)
             with run.post():
