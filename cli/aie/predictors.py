@@ -20,6 +20,7 @@ from aie_server import ServedPredictor
 __all__ = ["close_predictors", "describe", "predictor_config", "start_predictors"]
 
 _SHARED = ("max_batch_size", "max_batch_tokens", "max_queue")  # with other defaults than those for generation
+_OWN = ("max_wait_ms", "queue_policy", "waiting")  # generation has none
 
 
 def predictor_config(settings: ServeSettings, path: Path, name: str, *, share: int = 1) -> PredictorConfig:
@@ -41,8 +42,7 @@ def predictor_config(settings: ServeSettings, path: Path, name: str, *, share: i
         raise InvalidInputError(f"workers is {settings.workers}; it must be 0 or more.", param="workers")
     own = read_steps(path if path.is_dir() else path.parent, Steps()).batching.given()
     given = own | {field: getattr(settings, field) for field in _SHARED if field in settings.origins}
-    if settings.max_wait_ms is not None:
-        given["max_wait_ms"] = settings.max_wait_ms
+    given |= {field: value for field in _OWN if (value := getattr(settings, field)) is not None}
     return PredictorConfig(
         model_path=path,
         model_name=name,

@@ -61,6 +61,20 @@ def serve(
         ),
     ] = None,
     max_queue: Annotated[int | None, typer.Option(help="Most requests waiting before new ones get 503. [256]")] = None,
+    queue_policy: Annotated[
+        str | None,
+        typer.Option(
+            help="When the queue of an encoder, classifier or image model is full: reject, block (wait for room) or "
+            "drop-oldest. [reject]"
+        ),
+    ] = None,
+    waiting: Annotated[
+        str | None,
+        typer.Option(
+            help="How that model's batcher waits for work: block, spin (burns a core) or hybrid, which spins at high "
+            "load. [block]"
+        ),
+    ] = None,
     max_seq_len: Annotated[
         int | None, typer.Option(help="Most tokens of prompt and answer together. [what model and KV memory allow]")
     ] = None,
@@ -124,6 +138,8 @@ def serve(
         "max_batch_tokens": max_batch_tokens,
         "max_wait_ms": max_wait_ms,
         "max_queue": max_queue,
+        "queue_policy": queue_policy,
+        "waiting": waiting,
         "max_seq_len": max_seq_len,
         "kv_memory": kv_memory,
         "api_key": api_key,

@@ -51,6 +51,8 @@ class ServeSettings:
     max_batch_tokens: int = 512  # tokens in one step, prefill and decode together
     max_wait_ms: float | None = None  # how long an encoder's or classifier's batch waits for company; none: 5
     max_queue: int = 256  # requests waiting before 503
+    queue_policy: str | None = None  # of an encoder's or classifier's full queue; none: reject
+    waiting: str | None = None  # how its batcher waits for work; none: block
     max_seq_len: int | None = None  # prompt and answer together; none: what model and KV memory allow
     kv_memory: str = "768MiB"  # for the KV cache of each model
     api_key: str | None = None

@@ -109,6 +109,19 @@ def test_settings_reach_the_predictor(rows: Path) -> None:
     own, mixed = (predictor_config(settings, rows, "rows") for settings in (ServeSettings(threads=1), told))
     assert (own.max_batch_size, own.max_wait_ms, own.policy) == (5, 9, "passthrough")
     assert (mixed.max_batch_size, mixed.max_wait_ms, mixed.policy) == (7, 1.5, "passthrough")
+    (rows / "processing.toml").write_text(
+        '[batching]\nqueue_policy = "drop-oldest"\nwaiting = "hybrid"\nblock_timeout_s = 2'
+    )
+    own, mixed = (
+        predictor_config(settings, rows, "rows")
+        for settings in (ServeSettings(threads=1), ServeSettings(threads=1, queue_policy="block", waiting="spin"))
+    )
+    assert (plain.queue_policy, plain.waiting) == ("reject", "block")
+    assert (own.queue_policy, own.waiting, own.block_timeout_s) == ("drop-oldest", "hybrid", 2)
+    assert (mixed.queue_policy, mixed.waiting, mixed.block_timeout_s) == ("block", "spin", 2)
+    for wrong in ({"queue_policy": "push"}, {"waiting": "sleep"}):
+        with pytest.raises(InvalidInputError, match="must be"):
+            predictor_config(ServeSettings(**wrong), rows, "rows")  # type: ignore[arg-type]
     for wrong in ({"device": "cuda"}, {"device": "tpu"}, {"quantize": "int8"}, {"lenient": ("x",)}, {"workers": -1}):
         with pytest.raises(AieError, match=r"rows|device|workers"):
             predictor_config(ServeSettings(**wrong), rows, "rows")  # type: ignore[arg-type]

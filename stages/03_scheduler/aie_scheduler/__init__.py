@@ -30,7 +30,7 @@ from aie_scheduler.errors import (
     RequestTooLongError,
 )
 from aie_scheduler.factory import make_scheduler
-from aie_scheduler.front import FrontQueue, Overflow
+from aie_scheduler.front import FrontQueue, Overflow, yield_core
 from aie_scheduler.passthrough import PassThrough
 from aie_scheduler.plan import ScheduledChunk, SchedulerStats, StepPlan
 from aie_scheduler.protocol import Scheduler
@@ -84,4 +84,5 @@ __all__ = [
     "Workload",
     "make_scheduler",
     "simulate",
+    "yield_core",
 ]

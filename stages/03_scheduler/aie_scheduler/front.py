@@ -28,13 +28,13 @@ from aie_scheduler.queue import DrainRate
 from aie_scheduler.waiting import Block, WaitStrategy
 from aie_tensor import InvalidInputError
 
-__all__ = ["FrontQueue", "Overflow"]
+__all__ = ["FrontQueue", "Overflow", "yield_core"]
 
 Overflow = Literal["reject", "block", "drop-oldest"]
 T = TypeVar("T")
 
 
-def _yield_core() -> None:
+def yield_core() -> None:
     """Let other threads go first: without it a spinning thread would hold Python's lock for milliseconds."""
     if hasattr(os, "sched_yield"):
         os.sched_yield()
@@ -54,7 +54,7 @@ class FrontQueue(Generic[T]):
         max_block_s: float = 10.0,  # how long `block` holds a producer that has no deadline
         clock: Callable[[], float] = time.monotonic,
         condition: Callable[[Lock], Condition] = Condition,
-        pause: Callable[[], None] = _yield_core,  # between two looks of a spin
+        pause: Callable[[], None] = yield_core,  # between two looks of a spin
     ) -> None:
         if max_queue < 1:
             raise InvalidInputError(f"max_queue must be at least 1, not {max_queue}", param="max_queue")

@@ -6,6 +6,7 @@ signature.py, checking.py  what an item looks like, and what is refused before i
 runner.py                  a batch into one run of the graph, and the results of each item out of it
 build.py                   a configuration into a runner that is ready
 books.py                   open requests, batches, lanes
+room.py, pause.py          who finds the queue full; how the front waits for work
 front.py                   **the batcher in front**: who waits, who runs where, whose result is whose
 lanes_here.py              a batch in this process: at once, or staged while another is computed
 local.py                   the model in a thread of this process

@@ -1,9 +1,11 @@
-"""The batcher of a predictor, from its configuration and what is known of its model."""
+"""The batcher of a predictor and the front around it, from its configuration and what is known of its model."""
 
 from aie_engine.predictors.config import PredictorConfig
-from aie_scheduler import Scheduler, SchedulerConfig, make_scheduler
+from aie_engine.predictors.front import BatchFront
+from aie_engine.predictors.protocol import PredictorInfo
+from aie_scheduler import Hybrid, Scheduler, SchedulerConfig, Spin, WaitStrategy, make_scheduler
 
-__all__ = ["make_batcher"]
+__all__ = ["make_batcher", "make_front"]
 
 
 def make_batcher(config: PredictorConfig, max_length: int | None = None) -> Scheduler:
@@ -29,3 +31,21 @@ def make_batcher(config: PredictorConfig, max_length: int | None = None) -> Sche
         ),
         generates=False,
     )
+
+
+def make_front(config: PredictorConfig, info: PredictorInfo) -> BatchFront:
+    """Without lanes yet."""
+    return BatchFront(
+        info,
+        make_batcher(config, info.max_length),
+        queue_policy=config.queue_policy,
+        block_timeout_s=config.block_timeout_s,
+        waiting=_strategy(config),
+    )
+
+
+def _strategy(config: PredictorConfig) -> WaitStrategy | None:
+    """None blocks, and need not be asked."""
+    if config.waiting == "block":
+        return None
+    return Spin() if config.waiting == "spin" else Hybrid()

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from aie_engine.predictors.protocol import PredictorStats, WorkerStats
-from aie_engine.predictors.requests import PredictFuture
+from aie_engine.predictors.requests import BatchFacts, PredictFuture, PredictRequest
 from aie_engine.predictors.runner import BatchResult, Item
+from aie_scheduler import Request
 
-__all__ = ["Batch", "Counts", "Lane", "LaneBook", "Member"]
+__all__ = ["Batch", "Counts", "Lane", "LaneBook", "Member", "to_batcher"]
 
 
 @dataclass(eq=False, slots=True)
@@ -21,6 +22,7 @@ class Member:
     future: PredictFuture
     arrival_s: float
     deadline_s: float | None
+    is_waiting: bool = True  # until it is in a batch
 
 
 @dataclass(eq=False, slots=True)
@@ -32,6 +34,22 @@ class Batch:
     padding_share: float
     cut_s: float
     num_deaths: int = 0  # of workers that had it
+
+    def __post_init__(self) -> None:
+        for member in self.members:
+            member.is_waiting = False
+
+    def facts(self, member: Member, result: BatchResult, worker: int) -> BatchFacts:
+        """What one of them is told of it."""
+        return BatchFacts(
+            len(self.members),
+            self.reason,
+            self.cut_s - member.arrival_s,
+            result.compute_s,
+            result.pre_s,
+            self.padding_share,
+            worker,
+        )
 
 
 class Lane(Protocol):
@@ -77,6 +95,7 @@ class Counts:
     cancelled: int = 0
     expired: int = 0
     refused: int = 0
+    dropped: int = 0
     batches: int = 0
     rows: int = 0
     padding: float = 0.0
@@ -106,6 +125,7 @@ class Counts:
             num_cancelled=self.cancelled,
             num_expired=self.expired,
             num_refused=self.refused,
+            num_dropped=self.dropped,
             batches=self.batches,
             rows=self.rows,
             reasons=dict(self.reasons),
@@ -116,3 +136,16 @@ class Counts:
             resent_batches=self.resent,
             workers=tuple(workers),
         )
+
+
+def to_batcher(request: PredictRequest, length: int, now: float) -> Request:
+    """What the batcher knows of a request: how long it is, whose, and how urgent. Its wait for company begins `now`."""
+    return Request(
+        request_id=request.request_id,
+        prompt_len=length,
+        max_tokens=1,
+        priority=request.priority,
+        arrival_s=now,
+        deadline_s=request.deadline_s,
+        client=request.client,
+    )

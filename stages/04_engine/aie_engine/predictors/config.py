@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from aie_engine.config import KernelChoice
-from aie_scheduler import DEFAULT_BUCKET_EDGES, Buckets
+from aie_scheduler import DEFAULT_BUCKET_EDGES, Buckets, Overflow
 from aie_tensor import InvalidInputError
 
-__all__ = ["BatchPolicy", "PredictorConfig"]
+__all__ = ["BatchPolicy", "PredictorConfig", "Waiting"]
 
 BatchPolicy = Literal["dynamic", "static", "passthrough"]
+Waiting = Literal["block", "spin", "hybrid"]
+_LONGEST_BLOCK_S = 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,10 @@ class PredictorConfig:
     preferred_sizes: tuple[int, ...] = ()  # batch sizes worth cutting at once
     adaptive_wait: bool = False  # wait only while company is to be expected
     overlap: bool = False  # in this process: stage the next batch while one is computed; it is cut that much earlier
-    max_queue: int = 1024  # requests that may wait before submit refuses
+    max_queue: int = 1024  # requests that may wait
+    queue_policy: Overflow = "reject"  # one more: refuse it, make its submitter wait, or give up who waited longest
+    block_timeout_s: float = 10.0  # for "block": a submitter waits that long for room, and is then refused
+    waiting: Waiting = "block"  # how the front waits for work: spin burns a core, hybrid does at high load
     batch_timeout_s: float | None = 300.0  # a worker that computes a batch for longer counts as hung, and is killed
     memdebug: bool = False  # record where every allocation came from
     memdebug_sample: int = 1  # of so many allocations one is recorded; with `memdebug`
@@ -46,6 +51,16 @@ class PredictorConfig:
         if self.policy not in get_args(BatchPolicy):
             raise InvalidInputError(
                 f"policy must be {', '.join(get_args(BatchPolicy))}, not {self.policy!r}.", param="policy"
+            )
+        for field, known in (("queue_policy", get_args(Overflow)), ("waiting", get_args(Waiting))):
+            if getattr(self, field) not in known:
+                raise InvalidInputError(
+                    f"{field} must be {', '.join(known)}, not {getattr(self, field)!r}.", param=field
+                )
+        if not 0 < self.block_timeout_s <= _LONGEST_BLOCK_S:
+            raise InvalidInputError(
+                f"block_timeout_s must be more than 0 and at most {_LONGEST_BLOCK_S:g}, not {self.block_timeout_s}.",
+                param="block_timeout_s",
             )
         for field in ("max_batch_size", "max_batch_tokens", "max_queue", "memdebug_sample", "num_threads"):
             value = getattr(self, field)

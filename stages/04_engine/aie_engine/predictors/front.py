@@ -18,12 +18,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from aie_engine.errors import DeadlinePassedError, EngineDeadError, RequestCancelledError
-from aie_engine.predictors.books import Batch, Counts, Lane, LaneBook, Member
+from aie_engine.predictors.books import Batch, Counts, Lane, LaneBook, Member, to_batcher
 from aie_engine.predictors.checking import checked_item
+from aie_engine.predictors.pause import Pause
 from aie_engine.predictors.protocol import PredictorInfo, PredictorStats, WorkerStats
-from aie_engine.predictors.requests import BatchFacts, PredictFuture, Prediction, PredictRequest
+from aie_engine.predictors.requests import PredictFuture, Prediction, PredictRequest
+from aie_engine.predictors.room import Room, dropped_error, oldest_waiting
 from aie_engine.predictors.runner import BatchResult, Item
-from aie_scheduler import Request, Scheduler
+from aie_scheduler import Overflow, QueueFullError, Scheduler, WaitStrategy, yield_core
 from aie_tensor import AieError, InvalidInputError
 
 __all__ = ["BatchFront"]
@@ -34,11 +36,25 @@ _log = logging.getLogger("aie.engine")
 class BatchFront:
     """Thread-safe. `run` in one thread; or `step` by hand, on a clock of one's own."""
 
-    def __init__(self, info: PredictorInfo, batcher: Scheduler, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        info: PredictorInfo,
+        batcher: Scheduler,
+        *,
+        queue_policy: Overflow = "reject",
+        block_timeout_s: float = 10.0,
+        waiting: WaitStrategy | None = None,  # None: block
+        clock: Callable[[], float] = time.monotonic,
+        condition: Callable[[threading.Lock], threading.Condition] = threading.Condition,
+        spin: Callable[[], None] = yield_core,
+    ) -> None:
         self._info = info
         self._batcher = batcher
         self._clock = clock
-        self._changed = threading.Condition(threading.Lock())
+        lock = threading.Lock()
+        self._changed = condition(lock)
+        self._pause = Pause(self._changed, waiting, clock=clock, spin=spin)
+        self._room = Room(queue_policy, block_timeout_s, freed=condition(lock), clock=clock)
         self._lanes: dict[int, Lane] = {}
         self._books: dict[int, LaneBook] = {}
         self._open: dict[str, Member] = {}
@@ -47,7 +63,6 @@ class BatchFront:
         self._counts = Counts()
         self._num_submitted = 0
         self._dead_reason: str | None = None
-        self._sleeps_until_s = float("-inf")  # minus infinity: the front is awake, and looks before it sleeps
 
     @property
     def is_alive(self) -> bool:
@@ -73,15 +88,9 @@ class BatchFront:
         """Until `end`. What goes wrong in here ends the predictor, and everybody is told."""
         try:
             while self._dead_reason is None:
+                self._pause.found(self._num_waiting)
                 self.step()
-                with self._changed:
-                    # Looked at again under the lock: what came since the step must not be slept through.
-                    now = self._clock()
-                    self._sleeps_until_s = self._next_moment_s(now)
-                    if self._dead_reason is None and self._sleeps_until_s > now:
-                        is_endless = self._sleeps_until_s == float("inf")
-                        self._changed.wait(None if is_endless else self._sleeps_until_s - now)
-                    self._sleeps_until_s = float("-inf")
+                self._pause.take(self._next_moment_s)
         except BaseException as error:
             _log.exception("the predictor's front failed")
             self.end(f"The predictor failed: {type(error).__name__}: {error}")
@@ -116,21 +125,12 @@ class BatchFront:
             num_failed = sum(isinstance(outputs, AieError) for _, outputs in pairs)
             self._counts.failed += num_failed
             self._counts.done += len(pairs) - num_failed
-            self._changed.notify_all()
+            self._pause.call()
         for member, outputs in pairs:
             if isinstance(outputs, AieError):
                 member.future.resolve(outputs)
                 continue
-            facts = BatchFacts(
-                len(batch.members),
-                batch.reason,
-                batch.cut_s - member.arrival_s,
-                result.compute_s,
-                result.pre_s,
-                batch.padding_share,
-                lane.index,
-            )
-            member.future.resolve(Prediction(outputs, facts))
+            member.future.resolve(Prediction(outputs, batch.facts(member, result, lane.index)))
 
     def lose(self, lane: Lane, reason: str) -> None:
         """A worker is dead. Its batch goes to another once; a batch that meets a second death fails."""
@@ -145,7 +145,7 @@ class BatchFront:
                 else:
                     failed = self._take(batch.members)
                     self._counts.failed += len(failed)
-            self._changed.notify_all()
+            self._pause.call()
         for member in failed:
             member.future.resolve(EngineDeadError(f"{reason} It was computing this request."))
 
@@ -153,7 +153,7 @@ class BatchFront:
         """A worker is there again."""
         with self._changed:
             self._books[lane.index].is_ready = True
-            self._changed.notify_all()
+            self._pause.call()
 
     def end(self, reason: str) -> None:
         """No more requests; those that wait fail. Batches under way may still finish."""
@@ -164,7 +164,8 @@ class BatchFront:
             failed = self._take([member for member in self._open.values() if id(member) not in running])
             self._again.clear()
             self._counts.failed += len(failed)
-            self._changed.notify_all()
+            self._room.close()
+            self._pause.call()
         for member in failed:
             member.future.resolve(EngineDeadError(reason))
 
@@ -184,33 +185,41 @@ class BatchFront:
             )
 
     def _join(self, request: PredictRequest, item: Item, length: int) -> PredictFuture:
-        now = self._clock()
+        arrival_s = now = self._clock()
+        dropped = None
         with self._changed:
-            if self._dead_reason is not None:
-                raise EngineDeadError(self._dead_reason)
-            if request.request_id in self._open:
-                raise InvalidInputError(f"request id {request.request_id!r} is in use", param="request_id")
-            self._batcher.add(
-                Request(
-                    request_id=request.request_id,
-                    prompt_len=length,
-                    max_tokens=1,
-                    priority=request.priority,
-                    arrival_s=now,
-                    deadline_s=request.deadline_s,
-                    client=request.client,
-                )
-            )
+            try:
+                self._enter(request, length, now)
+            except QueueFullError as full:
+                if self._room.policy == "reject":
+                    raise
+                if self._room.policy == "block":
+                    now = self._room.wait(full, request.deadline_s, lambda now: self._enter(request, length, now))
+                else:
+                    (dropped,) = self._take([oldest_waiting(self._open.values())])
+                    self._counts.dropped += 1
+                    dropped_for = dropped_error(dropped, full)
+                    self._enter(request, length, now)
             future = PredictFuture(request.request_id, self._cancel)
-            member = Member(request.request_id, item, future, now, request.deadline_s)
+            member = Member(request.request_id, item, future, arrival_s, request.deadline_s)
             self._open[request.request_id] = member
             if request.deadline_s is not None:
                 heapq.heappush(self._deadlines, (request.deadline_s, self._num_submitted, member))
             self._num_submitted += 1
             # A front that would sleep on is not woken: most requests only join those that wait for the same moment.
-            if self._sleeps_until_s > now and self._next_moment_s(now) < self._sleeps_until_s:
-                self._changed.notify_all()
+            if self._pause.until_s > now and self._next_moment_s(now) < self._pause.until_s:
+                self._pause.call()
+        if dropped is not None:
+            dropped.future.resolve(dropped_for)
         return future
+
+    def _enter(self, request: PredictRequest, length: int, now: float) -> None:
+        """Into the batcher, or raise and keep nothing. Its wait for company begins now. Under the lock."""
+        if self._dead_reason is not None:
+            raise EngineDeadError(self._dead_reason)
+        if request.request_id in self._open:
+            raise InvalidInputError(f"request id {request.request_id!r} is in use", param="request_id")
+        self._batcher.add(to_batcher(request, length, now))
 
     def _cancel(self, future: PredictFuture) -> bool:
         with self._changed:
@@ -228,6 +237,7 @@ class BatchFront:
                 del self._open[member.request_id]
                 self._batcher.cancel(member.request_id)  # does nothing for one that is computed
                 taken.append(member)
+        self._room.left(len(taken))
         return taken
 
     def _due(self, now: float) -> list[Member]:
@@ -268,10 +278,17 @@ class BatchFront:
         lengths = [chunk.num_tokens for chunk in plan.chunks]
         padding_share = 1.0 - sum(lengths) / (len(lengths) * max(lengths))
         reason = "alone" if plan.cut is None else plan.cut.reason.value
+        self._room.left(len(names))
         return Batch([self._open[name] for name in names], reason, padding_share, now)
 
+    def _num_waiting(self) -> int:
+        with self._changed:
+            return self._batcher.stats().num_waiting
+
     def _next_moment_s(self, now: float) -> float:
-        """When something has to be done, unless somebody calls before; infinity for never."""
+        """When something has to be done, unless somebody calls before; infinity for never, `now` at the end."""
+        if self._dead_reason is not None:
+            return now
         moment_s = self._deadlines[0][0] if self._deadlines else float("inf")
         if any(book.is_ready and book.batch is None for book in self._books.values()):
             ripe_s = now if self._again else self._batcher.next_deadline(now)

@@ -4,10 +4,9 @@ import threading
 from collections.abc import Callable, Mapping
 
 from aie_engine.build import Report
-from aie_engine.predictors.batching import make_batcher
+from aie_engine.predictors.batching import make_batcher, make_front
 from aie_engine.predictors.build import PredictorParts, build_predictor
 from aie_engine.predictors.config import PredictorConfig
-from aie_engine.predictors.front import BatchFront
 from aie_engine.predictors.lanes_here import DirectLane, StreamedLane, Streams
 from aie_engine.predictors.protocol import PredictorInfo, PredictorStats
 from aie_engine.predictors.requests import PredictFuture, PredictRequest
@@ -29,7 +28,7 @@ class LocalPredictor:
     ) -> None:
         make_batcher(config)  # refuses limits that do not go together, before a model is loaded
         self._parts = build(config, report or _say_nothing)
-        self._front = BatchFront(self._parts.info, make_batcher(config, self._parts.info.max_length))
+        self._front = make_front(config, self._parts.info)
         runners = self._parts.runners
         self._streams = Streams() if len(runners) > 1 else None
         if self._streams is None:

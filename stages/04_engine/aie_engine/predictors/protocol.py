@@ -73,6 +73,7 @@ class PredictorStats(msgspec.Struct, frozen=True, array_like=True):
     max_batch_size: int = 1
     resent_batches: int = 0  # after their worker died
     workers: tuple[WorkerStats, ...] = ()
+    num_dropped: int = 0  # to let newer ones in, where the queue drops the oldest
 
     @property
     def mean_batch_size(self) -> float:
@@ -96,7 +97,8 @@ class PredictorClient(Protocol):
 
     def submit(self, request: PredictRequest) -> PredictFuture:
         """Queue a request. Raises `InvalidInputError` (400) for inputs that the model cannot take, `QueueFullError`
-        and `EngineDeadError` (503) before anything is queued; whatever goes wrong later is what the future raises."""
+        and `EngineDeadError` (503) before anything is queued; whatever goes wrong later is what the future raises.
+        Where the policy of the queue is to block, it waits for room: not to be called from a future's callback."""
         ...
 
     def stats(self) -> PredictorStats: ...

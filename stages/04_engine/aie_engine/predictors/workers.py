@@ -15,10 +15,9 @@ import msgspec
 
 from aie_engine.build import Report
 from aie_engine.errors import EngineDeadError
-from aie_engine.predictors.batching import make_batcher
+from aie_engine.predictors.batching import make_batcher, make_front
 from aie_engine.predictors.books import Batch
 from aie_engine.predictors.config import PredictorConfig
-from aie_engine.predictors.front import BatchFront
 from aie_engine.predictors.lane import ProcessLane
 from aie_engine.predictors.protocol import PredictorInfo, PredictorStats, WorkerStats
 from aie_engine.predictors.requests import PredictFuture, PredictRequest
@@ -64,7 +63,7 @@ class WorkerPredictor:
         self._is_closed = False
         self._gone: set[int] = set()
         self._info = self._start(report)
-        self._front = BatchFront(self._info, make_batcher(config, self._info.max_length))
+        self._front = make_front(config, self._info)
         self._front.set_lanes(self._lanes)
         for lane in self._lanes:
             lane.serve()

@@ -42,6 +42,9 @@ class Batching(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_batch_tokens: int | None = None
     max_wait_ms: float | None = None
     max_queue: int | None = None
+    queue_policy: str | None = None
+    block_timeout_s: float | None = None
+    waiting: str | None = None
     policy: str | None = None
     preferred_sizes: tuple[int, ...] | None = None
     adaptive_wait: bool | None = None
