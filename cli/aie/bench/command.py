@@ -95,6 +95,7 @@ def bench(
     # `timeout` and service managers end a program with SIGTERM: as with Ctrl-C, no server of ours may stay behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     rows: Sequence[Row | AtOnceRow]
+    knee: dict[str, object] = {}
     with contextlib.ExitStack() as stack:
         target = _target(stack, url, model, endpoint, api_key, serve_args)
         if generates:
@@ -102,7 +103,10 @@ def bench(
                 target, levels, requests, duration, (bounds, output_bounds), seed, shape, timeout_s, endpoint == "chat"
             )
         else:
-            rows, complete = _at_once(target, endpoint, levels, requests, duration, shape, bounds, seed, timeout_s)
+            rows, complete, bend = _at_once(
+                target, endpoint, levels, requests, duration, shape, bounds, seed, timeout_s
+            )
+            knee = {"knee": bend}
     if json_path is not None:
         from aie.bench.show import context
 
@@ -116,6 +120,7 @@ def bench(
                 "lengths": shape,
                 "context": context(),
                 "levels": [row.as_json() for row in rows],
+                **knee,
             },
         )
     if not complete:
@@ -177,8 +182,10 @@ def _at_once(
     bounds: tuple[int, int],
     seed: int,
     timeout_s: float,
-) -> "tuple[list[AtOnceRow], bool]":
+) -> "tuple[list[AtOnceRow], bool, int | None]":
+    """The last is the number of clients at the knee."""
     from aie.bench.at_once_levels import plan_at_once, run_at_once_levels, show_at_once
+    from aie.bench.at_once_report import knee
 
     rows: list[AtOnceRow] = []
     plan = plan_at_once(
@@ -187,7 +194,8 @@ def _at_once(
     )  # fmt: skip
     complete = _until_interrupted(lambda: run_at_once_levels(target, plan, rows))
     show_at_once(rows, plan, target)
-    return rows, complete
+    bend = knee(rows)
+    return rows, complete, None if bend is None else bend.concurrency
 
 
 def _until_interrupted(run: Callable[[], None]) -> bool:
