@@ -1,5 +1,6 @@
 """Predictors in this process: what is refused, bits that do not depend on company, one outcome for every request."""
 
+import gc
 import json
 import threading
 import time
@@ -24,6 +25,7 @@ from aie_engine import (
     RequestTooLongError,
 )
 from aie_engine.predictors.batching import make_batcher
+from aie_engine.predictors.books import Member
 from aie_engine.predictors.build import build_predictor
 from aie_engine.predictors.front import BatchFront
 from aie_engine.predictors.protocol import ArrayInfo, PredictorInfo
@@ -638,3 +640,14 @@ def test_a_sleeping_front_wakes_for_whoever_cannot_wait(mlp):
         assert patient.done or patient.result(TIMEOUT_S).batch.size == 2
     finally:
         predictor.close()
+
+
+def test_what_is_done_is_not_kept_until_its_deadline(predictor):
+    deadline_s = time.monotonic() + 3600
+    for _ in range(10):
+        asked = [PredictRequest(f"r{index}", {"x": row}, deadline_s=deadline_s) for index, row in enumerate(rows(40))]
+        futures = [predictor.submit(request) for request in asked]
+        for future in futures:
+            future.result(TIMEOUT_S)
+    gc.collect()
+    assert sum(isinstance(one, Member) for one in gc.get_objects()) < 200  # of 400

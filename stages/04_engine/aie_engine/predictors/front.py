@@ -9,7 +9,6 @@ Exactly once: a request is open from `submit` until somebody takes it out of `_o
 resolves its future: a result, a cancel, a deadline, a dead worker, the end. All the others find it gone.
 """
 
-import heapq
 import logging
 import threading
 import time
@@ -20,6 +19,7 @@ from dataclasses import replace
 from aie_engine.errors import DeadlinePassedError, EngineDeadError, RequestCancelledError
 from aie_engine.predictors.books import Batch, Counts, Lane, LaneBook, Member, to_batcher
 from aie_engine.predictors.checking import checked_item
+from aie_engine.predictors.deadlines import Deadlines
 from aie_engine.predictors.pause import Pause
 from aie_engine.predictors.protocol import PredictorInfo, PredictorStats, WorkerStats
 from aie_engine.predictors.requests import PredictFuture, Prediction, PredictRequest
@@ -58,10 +58,9 @@ class BatchFront:
         self._lanes: dict[int, Lane] = {}
         self._books: dict[int, LaneBook] = {}
         self._open: dict[str, Member] = {}
-        self._deadlines: list[tuple[float, int, Member]] = []
+        self._deadlines = Deadlines()
         self._again: deque[Batch] = deque()  # whose worker died
         self._counts = Counts()
-        self._num_submitted = 0
         self._dead_reason: str | None = None
 
     @property
@@ -100,7 +99,7 @@ class BatchFront:
         while True:
             with self._changed:
                 now = self._clock()
-                expired = self._take(self._due(now))
+                expired = self._take(self._deadlines.take_due(now))
                 chosen = self._choose(now, expired)
                 self._counts.expired += len(expired)
             for member in expired:
@@ -203,9 +202,7 @@ class BatchFront:
             future = PredictFuture(request.request_id, self._cancel)
             member = Member(request.request_id, item, future, arrival_s, request.deadline_s)
             self._open[request.request_id] = member
-            if request.deadline_s is not None:
-                heapq.heappush(self._deadlines, (request.deadline_s, self._num_submitted, member))
-            self._num_submitted += 1
+            self._deadlines.add(member)
             # A front that would sleep on is not woken: most requests only join those that wait for the same moment.
             if self._pause.until_s > now and self._next_moment_s(now) < self._pause.until_s:
                 self._pause.call()
@@ -237,14 +234,9 @@ class BatchFront:
                 del self._open[member.request_id]
                 self._batcher.cancel(member.request_id)  # does nothing for one that is computed
                 taken.append(member)
+        self._deadlines.forget_ended(self._open)
         self._room.left(len(taken))
         return taken
-
-    def _due(self, now: float) -> list[Member]:
-        due: list[Member] = []
-        while self._deadlines and self._deadlines[0][0] <= now:
-            due.append(heapq.heappop(self._deadlines)[2])
-        return due
 
     def _choose(self, now: float, expired: list[Member]) -> tuple[Lane, Batch] | None:
         """A batch, and the idle lane that has worked least. Who expired in the batcher joins `expired`."""
@@ -289,7 +281,7 @@ class BatchFront:
         """When something has to be done, unless somebody calls before; infinity for never, `now` at the end."""
         if self._dead_reason is not None:
             return now
-        moment_s = self._deadlines[0][0] if self._deadlines else float("inf")
+        moment_s = self._deadlines.next_s
         if any(book.is_ready and book.batch is None for book in self._books.values()):
             ripe_s = now if self._again else self._batcher.next_deadline(now)
             moment_s = moment_s if ripe_s is None else min(moment_s, ripe_s)
