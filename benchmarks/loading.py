@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 WAYS = ("plain", "loaded", "packed")
@@ -33,7 +34,7 @@ def bring_in(way: str, folder: Path) -> dict[str, float]:
 
     from aie_engine.executors.mapped import drop_pages
     from aie_loader import load_model, load_tokenizer
-    from aie_tensor import native
+    from aie_tensor import Matrix, native
     from aie_tensor.native import PackedMatrix
 
     library = native.load() if way == "packed" else None
@@ -51,13 +52,17 @@ def bring_in(way: str, folder: Path) -> dict[str, float]:
     else:
         model = load_model(folder)
         tokenizer_s = model.load_phases["tokenizer"]
-        kept = []
-        for matrix in model.graph.weights.values():
-            if library is not None and len(matrix.shape) == 2:
-                kept.append(PackedMatrix.pack(library, matrix))
-                drop_pages(matrix)
-            else:
-                np.add.reduce(matrix.data[::4096], dtype=np.int64)
+
+        def take(matrix: Matrix) -> object:
+            if library is None or len(matrix.shape) != 2:
+                return np.add.reduce(matrix.data[::4096], dtype=np.int64)
+            packed = PackedMatrix.pack(library, matrix)
+            drop_pages(matrix)
+            return packed
+
+        with ThreadPoolExecutor(os.cpu_count()) as threads:  # as the engine does it
+            kept = list(threads.map(take, model.graph.weights.values()))
+        assert len(kept) == len(model.graph.weights)
     seconds = time.perf_counter() - began - tokenizer_s
     return {"seconds": seconds, "tokenizer_s": tokenizer_s, "peak_bytes": peak_resident() - before}
 
