@@ -5,7 +5,7 @@
 Stricter than the reference library where that is lenient (`Leniency` names each difference), equal to it elsewhere.
 Order of checks: sizes first, then structure, then arithmetic, and only then is the file mapped.
 
-Layout: https://huggingface.co/docs/safetensors/index#format
+Layout: the format section of the safetensors documentation.
 """
 
 from collections.abc import Collection, Mapping
