@@ -194,6 +194,12 @@ def test_boxes(rows: Callable[..., Pipeline]) -> None:
         ("image = [{step = 'scale'}, {step = 'resize', shortest = 4}]", "resize must come before"),
         ("image = [{step = 'normalise', mean = [0.5], std = [0.0]}]", "above 0"),
         ("row = [{step = 'min_max', low = [1], high = [1]}]", "below its high"),
+        ("row = [{step = 'min_max', low = [1], high = [inf]}]", "finite"),
+        ("row = [{step = 'standardise', mean = [nan], std = [1]}]", "finite"),
+        ("row = [{step = 'standardise', mean = [0], std = [nan]}]", "finite"),
+        ("row = [{step = 'fill', with = [nan]}]", "finite"),
+        ("image = [{step = 'scale', by = inf}]", "finite"),
+        ("image = [{step = 'normalise', mean = [0], std = [nan]}]", "finite"),
         ("output = [{step = 'sigmoid', threshold = 2}]", "threshold"),
         ("output = [{step = 'top_k'}]", "`k`"),
         ("output = 3", "output"),
@@ -214,3 +220,9 @@ def test_the_example_of_the_readme(tmp_path: Path) -> None:
     steps = read_steps(tmp_path, Steps())
     assert steps.batching.given() == {"max_batch_size": 16, "max_wait_ms": 2.0}
     assert [len(part) for part in (steps.text, steps.image, steps.row, steps.output, steps.labels)] == [5, 5, 3, 2, 4]
+
+
+@pytest.mark.parametrize("step", ["fill', with = [1, 2]", "min_max', low = [0, 0, 0], high = [1, 1, 1]"])
+def test_steps_for_other_rows_than_the_model_takes(rows: Callable[..., Pipeline], step: str) -> None:
+    with pytest.raises(ProcessingError, match=r"in row, .*has [23] values for rows of 4 columns; x has 4 columns"):
+        rows(f"row = [{{step = '{step}}}]")

@@ -5,6 +5,7 @@ resized by Pillow (`pip install 'aie[images]'`); everything else is NumPy.
 """
 
 import io
+import math
 import struct
 import warnings
 import zlib
@@ -104,6 +105,10 @@ class Scale(_Step, tag="scale", frozen=True):
 
     by: float = 1 / _UINT8_MAX
 
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.by):
+            raise ValueError("by must be finite")
+
     def __call__(self, pixels: Pixels) -> Pixels:
         return pixels.astype(np.float32) * np.float32(self.by)
 
@@ -115,8 +120,9 @@ class Normalise(_Step, tag="normalise", frozen=True):
     std: Annotated[tuple[float, ...], msgspec.Meta(min_length=1)]
 
     def __post_init__(self) -> None:
-        if len(self.mean) != len(self.std) or min(self.std) <= 0:
-            raise ValueError("mean and std must have as many numbers, those of std above 0")
+        is_fit = all(map(math.isfinite, self.mean)) and all(0 < std < math.inf for std in self.std)
+        if len(self.mean) != len(self.std) or not is_fit:
+            raise ValueError("mean and std must have as many finite numbers, those of std above 0")
 
     def __call__(self, pixels: Pixels) -> Pixels:
         if len(self.mean) not in (1, pixels.shape[2]):

@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from aie_engine.processing.config import Steps, read_steps, steps_of
-from aie_engine.processing.errors import ImageError, ProcessingError
-from aie_engine.processing.image import Crop, Resize, decode_image
+from aie_engine.processing.errors import ImageError
+from aie_engine.processing.fitting import check_image_steps, check_row_steps
+from aie_engine.processing.image import decode_image
 from aie_engine.processing.tensors import Tensor, numbers
 from aie_loader import Predictor, load_predictor
-from aie_tensor import EnvironmentLacksError, InvalidInputError
+from aie_tensor import InvalidInputError
 
 __all__ = ["Item", "Pipeline", "Reads", "TensorFacts", "load_pipeline"]
 
@@ -69,8 +70,9 @@ class Pipeline:
                 param="labels",
             )
         self.reads: Reads = self._kind(predictor)
-        if self.reads == "image":
-            self._check_image_steps()
+        if self.reads in ("image", "row"):
+            check = check_image_steps if self.reads == "image" else check_row_steps
+            check(self.name, steps, *next(iter(self._shapes.items())))
 
     # Before the model
 
@@ -179,24 +181,6 @@ class Pipeline:
         if len(shapes) == 1 and len(shapes[0]) == 4 and (predictor.image is not None or self.steps.image):
             return "image"
         return "row" if len(shapes) == 1 and len(shapes[0]) == 2 else "tensors"
-
-    def _check_image_steps(self) -> None:
-        """An image of any size must come out in a form that the model takes, as far as that is known without one."""
-        name, shape = next(iter(self._shapes.items()))
-        pixels: Array = np.zeros((8, 8, len(self.steps.mode)), np.uint8)
-        try:
-            for step in self.steps.image:
-                pixels = step(pixels)
-        except EnvironmentLacksError:  # no Pillow: the model still takes arrays
-            return
-        found = (pixels.shape[2], *pixels.shape[:2])
-        fixed = any(isinstance(step, Crop) or (isinstance(step, Resize) and step.height) for step in self.steps.image)
-        wrong = [have != want for have, want in zip(found, shape[1:], strict=True) if isinstance(want, int)]
-        if wrong[:1] == [True] or (fixed and True in wrong):
-            raise ProcessingError(
-                f"{self.name}: the steps for images give {list(found)}, but {name} is {list(shape[1:])}; give mode and "
-                "size in processing.toml"
-            )
 
     def _clean(self, text: str) -> str:
         for step in self.steps.text:

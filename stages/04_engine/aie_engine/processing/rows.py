@@ -1,5 +1,6 @@
 """Steps for rows of a table, all rows at once: float64 [rows, columns] in, the same out."""
 
+import math
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
@@ -24,6 +25,10 @@ class Fill(_Step, tag="fill", frozen=True):
 
     with_: Columns = msgspec.field(name="with")
 
+    def __post_init__(self) -> None:
+        if not all(map(math.isfinite, self.with_)):
+            raise ValueError("with must hold finite numbers")
+
     def __call__(self, table: Table) -> Table:
         return np.where(np.isnan(table), _by_column(self.with_, table, "fill"), table)
 
@@ -35,8 +40,9 @@ class Standardise(_Step, tag="standardise", frozen=True):
     std: Columns
 
     def __post_init__(self) -> None:
-        if len(self.mean) != len(self.std) or min(self.std) <= 0:
-            raise ValueError("mean and std must have as many numbers, those of std above 0")
+        is_fit = all(map(math.isfinite, self.mean)) and all(0 < std < math.inf for std in self.std)
+        if len(self.mean) != len(self.std) or not is_fit:
+            raise ValueError("mean and std must have as many finite numbers, those of std above 0")
 
     def __call__(self, table: Table) -> Table:
         return (table - _by_column(self.mean, table, "standardise")) / _by_column(self.std, table, "standardise")
@@ -51,9 +57,9 @@ class MinMax(_Step, tag="min_max", frozen=True):
 
     def __post_init__(self) -> None:
         if len(self.low) != len(self.high) or not all(
-            low < high for low, high in zip(self.low, self.high, strict=True)
+            -math.inf < low < high < math.inf for low, high in zip(self.low, self.high, strict=True)
         ):
-            raise ValueError("low and high must have as many numbers, each low below its high")
+            raise ValueError("low and high must have as many finite numbers, each low below its high")
 
     def __call__(self, table: Table) -> Table:
         low, high = (_by_column(values, table, "min_max") for values in (self.low, self.high))
