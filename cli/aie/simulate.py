@@ -133,7 +133,9 @@ def _numbers(text: str, param: str, *, low: float) -> list[float]:
         numbers = []
     if not numbers or not all(low <= number < 1e9 for number in numbers):
         flag = "--" + param.replace("_", "-")
-        raise InvalidInputError(f"{flag} is {text[:60]!r}; give numbers from {low:g} up, as 5,10,20.", param=param)
+        raise InvalidInputError(
+            f"{flag} is {text[:60]!r}; give numbers from {low:g} to below 1e9, as 5,10,20.", param=param
+        )
     return list(dict.fromkeys(numbers))
 
 
