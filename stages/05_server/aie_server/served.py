@@ -181,14 +181,16 @@ class ModelTable:
         raise self._not_found(name)
 
     def _not_found(self, name: str | None) -> ModelNotFoundError:
-        if name in self.beside or (self.beside and not self._holdings):
+        if name in self.beside:
             return ModelNotFoundError(
-                f"{', '.join(self.beside)} answers at once and generates no text; GET / lists what is answered here.",
+                f"The model {name!r} answers at once and generates no text; GET / lists what is answered here.",
                 param="model",
             )
-        if not self._holdings:
+        if self.beside and not self._holdings and name in (None, "default"):
+            return ModelNotFoundError("No model that generates text is served here.", param="model")
+        if not self._holdings and not self.beside:
             return ModelNotFoundError("No model is loaded here at the moment.", param="model")
+        there = ", ".join((*self._holdings, *self.beside))
         return ModelNotFoundError(
-            f"The model {(name or '')[:200]!r} does not exist here; there is {', '.join(self._holdings)}.",
-            param="model",
+            f"The model {(name or '')[:200]!r} does not exist here; there is {there}.", param="model"
         )

@@ -188,9 +188,13 @@ def test_memory_and_what_does_not_generate(serve: Any, harness: Any) -> None:
     assert set(held) == {"rows", "encoder"} and all("hint" in snapshot for snapshot in held.values())
     assert set(harness.get("/debug/memory?model=rows").json) == {"rows"}
     assert harness.get("/debug/memory?model=none").status == 404
-    for model in ({}, {"model": "rows"}):
+    for model, says in (
+        ({}, "No model that generates text is served here."),
+        ({"model": "rows"}, "The model 'rows' answers at once and generates no text; "),
+        ({"model": "gpt"}, "The model 'gpt' does not exist here; there is rows, encoder."),
+    ):
         answer = harness.post("/v1/completions", {"prompt": "a", **model})
-        assert answer.status == 404 and "generates no text" in answer.error["message"]
+        assert answer.status == 404 and answer.error["message"].startswith(says)
 
 
 def test_beside_a_language_model(harness: Any, model: Any) -> None:
