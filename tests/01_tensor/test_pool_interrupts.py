@@ -141,7 +141,7 @@ def test_a_stack_too_deep_costs_no_block() -> None:
         else:
             pool.allocate(100).release()
 
-    for depth in range(sys.getrecursionlimit()):
+    for depth in range(sys.getrecursionlimit() + 100):  # versions of Python count their own frames differently
         try:
             dive(depth)
         except RecursionError:
