@@ -106,7 +106,7 @@ def archive(data_pkl: bytes, members: dict[str, bytes] | None = None, method: in
         (eval, ("1",), "builtins.eval"),
         (getattr, (dict, "fromkeys"), "builtins.getattr"),
         (__import__, ("os",), "builtins.__import__"),
-        (open, ("PWNED", "w"), "io.open"),
+        (open, ("PWNED", "w"), f"{open.__module__}.open"),
     ],
 )
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
