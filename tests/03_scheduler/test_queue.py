@@ -71,7 +71,7 @@ def test_idle_time_does_not_count_as_slowness() -> None:
 
 
 def test_deadlines_come_due_in_order_and_dead_entries_do_not_pile_up() -> None:
-    heap = DeadlineHeap()
+    heap = DeadlineHeap[SequenceState](lambda state: state.status is SequenceStatus.FINISHED)
     for order in range(1000):
         member = state(f"r{order}", order, deadline_s=100.0 + order)
         heap.add(member)

@@ -21,6 +21,7 @@ from aie_scheduler.blocks import BlockAllocator, BlockObserver
 from aie_scheduler.config import DEFAULT_BUCKET_EDGES, Buckets, Padding, Policy, SchedulerConfig
 from aie_scheduler.continuous import ContinuousBatcher
 from aie_scheduler.cut import BatchCut, CutReason
+from aie_scheduler.deadlines import DeadlineHeap
 from aie_scheduler.dynamic import DynamicBatcher
 from aie_scheduler.errors import (
     BlockDoubleFreeError,
@@ -55,6 +56,7 @@ __all__ = [
     "ContinuousBatcher",
     "CostModel",
     "CutReason",
+    "DeadlineHeap",
     "DynamicBatcher",
     "FrontQueue",
     "Hybrid",

@@ -35,7 +35,7 @@ class SchedulerBase(ABC):
         self._states: dict[str, SequenceState] = {}
         self._fair = FairShare()
         self._waiting = self._queue()
-        self._deadlines = DeadlineHeap()
+        self._deadlines = DeadlineHeap[SequenceState](lambda state: state.status is SequenceStatus.FINISHED)
         self._drain_rate = DrainRate()
         self._draining = False
         self._num_arrivals = 0

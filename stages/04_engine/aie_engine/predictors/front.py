@@ -10,6 +10,7 @@ resolves its future: a result, a cancel, a deadline, a dead worker, the end. All
 """
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -19,13 +20,12 @@ from dataclasses import replace
 from aie_engine.errors import DeadlinePassedError, EngineDeadError, RequestCancelledError
 from aie_engine.predictors.books import Batch, Counts, Lane, LaneBook, Member, to_batcher
 from aie_engine.predictors.checking import checked_item
-from aie_engine.predictors.deadlines import Deadlines
 from aie_engine.predictors.pause import Pause
 from aie_engine.predictors.protocol import PredictorInfo, PredictorStats, WorkerStats
 from aie_engine.predictors.requests import PredictFuture, Prediction, PredictRequest
 from aie_engine.predictors.room import Room, dropped_error, oldest_waiting
 from aie_engine.predictors.runner import BatchResult, Item
-from aie_scheduler import Overflow, QueueFullError, Scheduler, WaitStrategy, yield_core
+from aie_scheduler import DeadlineHeap, Overflow, QueueFullError, Scheduler, WaitStrategy, yield_core
 from aie_tensor import AieError, InvalidInputError
 
 __all__ = ["BatchFront"]
@@ -58,7 +58,7 @@ class BatchFront:
         self._lanes: dict[int, Lane] = {}
         self._books: dict[int, LaneBook] = {}
         self._open: dict[str, Member] = {}
-        self._deadlines = Deadlines()
+        self._deadlines = DeadlineHeap[Member](lambda member: self._open.get(member.request_id) is not member)
         self._again: deque[Batch] = deque()  # whose worker died
         self._counts = Counts()
         self._dead_reason: str | None = None
@@ -99,7 +99,7 @@ class BatchFront:
         while True:
             with self._changed:
                 now = self._clock()
-                expired = self._take(self._deadlines.take_due(now))
+                expired = self._take(self._deadlines.due(now))
                 chosen = self._choose(now, expired)
                 self._counts.expired += len(expired)
             for member in expired:
@@ -232,9 +232,9 @@ class BatchFront:
         for member in members:
             if self._open.get(member.request_id) is member:
                 del self._open[member.request_id]
+                self._deadlines.forget(member)
                 self._batcher.cancel(member.request_id)  # does nothing for one that is computed
                 taken.append(member)
-        self._deadlines.forget_ended(self._open)
         self._room.left(len(taken))
         return taken
 
@@ -281,7 +281,8 @@ class BatchFront:
         """When something has to be done, unless somebody calls before; infinity for never, `now` at the end."""
         if self._dead_reason is not None:
             return now
-        moment_s = self._deadlines.next_s
+        nearest_s = self._deadlines.nearest()
+        moment_s = math.inf if nearest_s is None else nearest_s
         if any(book.is_ready and book.batch is None for book in self._books.values()):
             ripe_s = now if self._again else self._batcher.next_deadline(now)
             moment_s = moment_s if ripe_s is None else min(moment_s, ripe_s)
