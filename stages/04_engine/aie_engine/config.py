@@ -36,6 +36,8 @@ class EngineConfig:
     memory_ring: Path | None = None  # a ring file that exists, for the last of them; needs `memdebug`
     seed: int = 0  # seeds the draws of requests that name no seed; worker i uses seed + i
     warm_up: bool = True  # run a small batch before the first request
+    prefix_caching: bool = True  # keep the KV blocks of prompts, for requests that begin alike
+    speculate: int = 0  # most tokens guessed ahead of a request and verified in one step; 0: none
 
     def __post_init__(self) -> None:
         for field in ("model_path", "memory_log", "memory_ring"):
@@ -49,6 +51,7 @@ class EngineConfig:
         for field in _AT_LEAST_ONE:
             _require(field, getattr(self, field), at_least=1)
         _require("max_queue", self.max_queue, at_least=0)
+        _require("speculate", self.speculate, at_least=0)
         _require("num_threads", self.num_threads, at_least=1)
         _require("max_seq_len", self.max_seq_len, at_least=2)  # one token of prompt and one of answer
         for field in ("memory_log", "memory_ring"):

@@ -23,6 +23,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
     sampling: SamplingParams
     deadline_s: float | None = None  # absolute, on the clock of `time.monotonic`, which processes of a machine share
     priority: int = 0  # lower runs first
+    client: str = ""  # whose it is: clients share the engine fairly
+    cache_salt: str = ""  # requests of different salts never share cached prompts; whoever separates tenants sets it
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -31,3 +31,10 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     memory_cached_bytes: int = 0
     memory_pending_bytes: int = 0
     memory_mapped_bytes: int = 0
+    # Of the prefix cache, in tokens: looked up at admissions, and found; and blocks kept that nobody holds.
+    prefix_query_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    num_cached_blocks: int = 0
+    # Of speculation: guesses that were verified, and those that were right.
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
