@@ -55,9 +55,9 @@ class Driver:
             return None
         for request_id in plan.expired:
             self.end(request_id, "expired")
-        for request_id in plan.preempted:
-            assert self.computed[request_id] > 0, f"{request_id} had nothing to lose"
-            self.computed[request_id] = 0
+        for lost in plan.preempted:
+            assert self.computed[lost.request_id] == lost.lost_tokens > 0, f"{lost}, not {self.computed}"
+            self.computed[lost.request_id] = 0
         self.check(plan)
         return plan
 
@@ -65,7 +65,7 @@ class Driver:
         config, ids = self.config, [chunk.request_id for chunk in plan.chunks]
         assert len(ids) == len(set(ids)) <= config.max_batch_size, ids
         assert plan.num_tokens <= config.max_batch_tokens, plan
-        assert not {*ids} & ({*plan.expired} | {*plan.preempted} | {*self.ended}), plan
+        assert not {*ids} & ({*plan.expired} | {lost.request_id for lost in plan.preempted} | {*self.ended}), plan
         held: list[int] = []
         for chunk in plan.chunks:
             request_id, end = chunk.request_id, chunk.start + chunk.num_tokens

@@ -36,7 +36,7 @@ def test_preempt_then_resume(make_driver: Any) -> None:
     driver.add("c", 8, 2)
     while not (plan := driver.step()).preempted:
         pass
-    assert plan.preempted == ["b"]
+    assert [lost.request_id for lost in plan.preempted] == ["b"]
     sampled = driver.sampled["b"]
     assert 0 < sampled < 12
     state = driver.scheduler.state_of("b")
@@ -65,7 +65,7 @@ def test_the_last_in_rank_is_preempted_and_not_the_urgent(make_driver: Any) -> N
     driver.add("cheap", 8, 12, priority=1)
     driver.step()
     driver.add("urgent", 8, 12, priority=-1)
-    victims = [request_id for plan in driver.run() for request_id in plan.preempted]
+    victims = [lost.request_id for plan in driver.run() for lost in plan.preempted]
     assert set(victims) == {"cheap"}
 
 

@@ -33,11 +33,11 @@ from aie_scheduler.errors import (
 from aie_scheduler.factory import make_scheduler
 from aie_scheduler.front import FrontQueue, Overflow, yield_core
 from aie_scheduler.passthrough import PassThrough
-from aie_scheduler.plan import ScheduledChunk, SchedulerStats, StepPlan
+from aie_scheduler.plan import HeldBack, HeldReason, Preemption, ScheduledChunk, SchedulerStats, StepPlan
 from aie_scheduler.protocol import Scheduler
 from aie_scheduler.queue import BoundedQueue
 from aie_scheduler.report import Percentiles, SimulationReport
-from aie_scheduler.request import Request, SequenceState, SequenceStatus
+from aie_scheduler.request import BlockContent, Request, SequenceState, SequenceStatus
 from aie_scheduler.simulator import BatchCost, CostModel, StepCost, simulate
 from aie_scheduler.static import StaticBatcher
 from aie_scheduler.waiting import Block, Hybrid, Spin, WaitStrategy
@@ -49,6 +49,7 @@ __all__ = [
     "BatchCut",
     "Block",
     "BlockAllocator",
+    "BlockContent",
     "BlockDoubleFreeError",
     "BlockObserver",
     "BoundedQueue",
@@ -59,6 +60,8 @@ __all__ = [
     "DeadlineHeap",
     "DynamicBatcher",
     "FrontQueue",
+    "HeldBack",
+    "HeldReason",
     "Hybrid",
     "OutOfBlocksError",
     "Overflow",
@@ -66,6 +69,7 @@ __all__ = [
     "PassThrough",
     "Percentiles",
     "Policy",
+    "Preemption",
     "QueueClosedError",
     "QueueFullError",
     "Request",

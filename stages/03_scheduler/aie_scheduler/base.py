@@ -5,7 +5,7 @@ A subclass decides who runs (`schedule`) and says where a request stands when it
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from aie_scheduler.blocks import BlockAllocator
 from aie_scheduler.config import SchedulerConfig
@@ -81,7 +81,10 @@ class SchedulerBase(ABC):
         self._forget(state)
         return True
 
-    def update(self, plan: StepPlan, finished: Collection[str]) -> None:
+    def propose(self, request_id: str, num_drafts: int) -> None:  # noqa: B027
+        """Guesses are for those who decode step by step: of no interest here."""
+
+    def update(self, plan: StepPlan, finished: Collection[str], accepted: Mapping[str, int] | None = None) -> None:
         """Record a plan as computed, then release those in `finished` (of this plan or not); predictions end by it."""
         if not self._generates:
             finished = {chunk.request_id for chunk in plan.chunks} | {*finished}
@@ -95,7 +98,10 @@ class SchedulerBase(ABC):
                 continue
             state.num_computed += chunk.num_tokens
             if chunk.samples:
-                state.num_tokens += 1
+                num_new = 1 if accepted is None else accepted.get(chunk.request_id, 1)
+                assert 1 <= num_new <= 1 + chunk.num_drafts, (chunk, num_new)
+                state.num_computed -= 1 + chunk.num_drafts - num_new  # the KV of rejected guesses is worthless
+                state.num_tokens += num_new
         for request_id in finished:
             if request_id not in stale:
                 self.cancel(request_id)

@@ -36,6 +36,8 @@ class SchedulerConfig:
     policy: Policy = "continuous"  # which scheduler `make_scheduler` makes
     max_bypass: int = 256  # requests that may go before one of lower priority that waits
     max_seq_len: int  # tokens of prompt and output together that the model can attend to
+    max_prefill_tokens: int | None = None  # prompt tokens in a step while others decode; None: no limit of its own
+    prefix_caching: bool = True  # continuous batching: equal beginnings are computed once and shared
     prefill_share: float = 0.875  # of a step's free tokens, what one unfinished prompt takes at most if others follow
     max_wait_ms: float = 20.0  # dynamic batching: how long the first of a batch waits for company
     bucket_edges: tuple[int, ...] = DEFAULT_BUCKET_EDGES  # dynamic batching: longest prompt of each length bucket
@@ -50,6 +52,10 @@ class SchedulerConfig:
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise InvalidInputError(f"{name} must be at least 1, not {getattr(self, name)}", param=name)
+        if self.max_prefill_tokens is not None and self.max_prefill_tokens < 1:
+            raise InvalidInputError(
+                f"max_prefill_tokens must be at least 1, not {self.max_prefill_tokens}", param="max_prefill_tokens"
+            )
         if self.num_blocks < 0:
             raise InvalidInputError(f"num_blocks must not be negative, but is {self.num_blocks}", param="num_blocks")
         if self.max_batch_tokens < self.max_batch_size:

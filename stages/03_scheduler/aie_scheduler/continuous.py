@@ -30,7 +30,7 @@ from operator import attrgetter
 from aie_scheduler.base import SchedulerBase, chunk_of
 from aie_scheduler.blocks import BlockAllocator
 from aie_scheduler.config import SchedulerConfig
-from aie_scheduler.plan import StepPlan
+from aie_scheduler.plan import Preemption, StepPlan
 from aie_scheduler.request import SequenceState, SequenceStatus
 from aie_tensor import InvalidInputError
 
@@ -76,8 +76,8 @@ class ContinuousBatcher(SchedulerBase):
         assert state.num_tokens <= state.max_cached, f"{state} has all its tokens, but was never finished"
         while self.allocator.num_free == 0:
             victim = self._running.pop()
+            plan.preempted.append(Preemption(victim.request_id, state.request_id, victim.num_computed))
             self._preempt(victim)
-            plan.preempted.append(victim.request_id)
             if victim is state:
                 return False
         state.block_table += self.allocator.allocate(1, state.request_id)

@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from aie_scheduler.cut import BatchCut, CutReason
 
-__all__ = ["ScheduledChunk", "SchedulerStats", "StepPlan"]
+__all__ = ["HeldBack", "HeldReason", "Preemption", "ScheduledChunk", "SchedulerStats", "StepPlan"]
+
+HeldReason = Literal["batch_full", "blocks", "budget", "prefix"]
 
 
 @dataclass(slots=True)
@@ -16,7 +19,32 @@ class ScheduledChunk:
     start: int  # position of the first token
     num_tokens: int
     block_table: list[int]  # a live reference, not a copy: read it, never change it
-    samples: bool  # the chunk ends at the last known token, so its last row predicts the next one
+    samples: bool  # the chunk reaches the last known token, whose row predicts the next one
+    num_drafts: int = 0  # of its tokens the last so many are guesses: rows are wanted of the last 1 + num_drafts
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """A request that lost its blocks, waits again and will be recomputed."""
+
+    request_id: str
+    by: str  # the request that needed a block
+    lost_tokens: int  # of its KV; what the prefix cache keeps of them need not be computed again
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """Why the head of the queue was not admitted in this step.
+
+    batch_full: the batch has no place. blocks: too few are free. budget: the step's tokens went to others. prefix: a
+    running request is computing the very tokens that it begins with, and it waits to share them.
+    """
+
+    request_id: str
+    reason: HeldReason
+    blocks_needed: int
+    blocks_free: int
+    holders: tuple[tuple[str, int], ...] = ()  # request → blocks: who holds most, or whom it waits for
 
 
 @dataclass(slots=True)
@@ -25,7 +53,9 @@ class StepPlan:
 
     chunks: list[ScheduledChunk] = field(default_factory=list)  # decodes first, then prefill
     expired: list[str] = field(default_factory=list)  # given up past their deadline; their blocks are free already
-    preempted: list[str] = field(default_factory=list)  # lost their blocks, wait again, will be recomputed
+    preempted: list[Preemption] = field(default_factory=list)
+    admitted: dict[str, int] = field(default_factory=dict)  # who joined, also again → tokens that the cache spared it
+    held: HeldBack | None = None  # of those waiting, the first
     cut: BatchCut | None = None  # why this batch, and what it holds, where the step begins one that was gathered
 
     @property
@@ -53,6 +83,10 @@ class SchedulerStats:
     num_slots: int  # tokens that they computed, padding included
     cuts: Mapping[CutReason, int]  # batches that were gathered, by why they were cut
     mean_batch: float  # sequences per step
+    num_cached_blocks: int = 0  # of the free blocks, those whose content a later request may still find
+    prefix_query_tokens: int = 0  # of admitted requests, tokens that were looked up in the prefix cache
+    prefix_hit_tokens: int = 0  # of those, tokens that it had
+    num_recomputed_tokens: int = 0  # computed again after a preemption
 
     @property
     def padding_share(self) -> float:

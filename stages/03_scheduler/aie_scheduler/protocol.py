@@ -9,7 +9,7 @@ The life of a step, always in this order and from one thread:
 `add` and `cancel` may come between any two of these calls; between `schedule` and `update` too.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Protocol, runtime_checkable
 
 from aie_scheduler.plan import SchedulerStats, StepPlan
@@ -29,11 +29,19 @@ class Scheduler(Protocol):
         """Forget a request; its blocks are free on return. False if it is not known (any more)."""
         ...
 
+    def propose(self, request_id: str, num_drafts: int) -> None:
+        """Guesses at a request's next tokens, to be checked by the next `schedule`, which may take fewer or none.
+
+        Valid for that one call. Schedulers that do not speculate take no notice.
+        """
+
     def schedule(self, now: float) -> StepPlan | None:
         """The next step, or None when there is nothing to do (yet: see `next_deadline`). `now` is in seconds."""
 
-    def update(self, plan: StepPlan, finished: Collection[str]) -> None:
-        """Record a plan as computed: each chunk that samples has appended one token. Ids in `finished` are released."""
+    def update(self, plan: StepPlan, finished: Collection[str], accepted: Mapping[str, int] | None = None) -> None:
+        """Record a plan as computed. Each chunk that samples has appended one token, or as many as `accepted` says
+        (1 to 1 + its `num_drafts`). Ids in `finished` are released.
+        """
 
     def drain(self) -> None:
         """No more requests will come: who waits for company need not. Without effect on the others."""

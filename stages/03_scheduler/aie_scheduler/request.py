@@ -13,10 +13,13 @@ computes some of the difference; when it reaches the end, the model's last row p
 only with a different difference.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-__all__ = ["Request", "SequenceState", "SequenceStatus"]
+__all__ = ["BlockContent", "Request", "SequenceState", "SequenceStatus"]
+
+BlockContent = Callable[[int], bytes]  # i → what the i-th full block of known tokens holds, as bytes to be compared
 
 
 class SequenceStatus(Enum):
@@ -40,6 +43,8 @@ class Request:
     deadline_s: float | None = None  # absolute; past it the request is given up and reported in `plan.expired`
     client: str = ""  # whose it is, such as an API key: clients share a model fairly
     model: str = ""  # which model is to answer, where several share one scheduler: they share it fairly, never a batch
+    cache_salt: str = ""  # requests of different salts never share cached blocks: one for each tenant
+    block_content: BlockContent | None = None  # None: neither looks for cached blocks nor leaves any
 
 
 @dataclass(slots=True, eq=False)

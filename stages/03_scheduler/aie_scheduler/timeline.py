@@ -21,8 +21,8 @@ class Timeline:
         for chunk in plan.chunks:
             mark = "d" if chunk.num_tokens == 1 else str(chunk.num_tokens)
             self._rows.setdefault(chunk.request_id, {})[self._num_steps] = mark
-        for request_id in plan.preempted:
-            self._rows[request_id][self._num_steps] = "!"
+        for preemption in plan.preempted:
+            self._rows[preemption.request_id][self._num_steps] = "!"
         self._num_steps += 1
 
     def lines(self, width: int = 3) -> list[str]:
