@@ -10,7 +10,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from aie_engine import InvalidInputError
@@ -74,6 +74,7 @@ class Outcome:
     num_output_tokens: int = 0
     status: int = 0
     error: str | None = None
+    gaps_s: list[float] = field(default_factory=list)  # between one event with text and the next
 
     @property
     def ttft_s(self) -> float | None:
@@ -172,7 +173,10 @@ def _take_event(event: object, outcome: Outcome) -> None:
     choices = event.get("choices") or []
     if choices and (choices[0].get("text") or (choices[0].get("delta") or {}).get("content")):
         now = time.perf_counter()
-        outcome.first_token_s = outcome.first_token_s or now
+        if outcome.last_token_s is None:
+            outcome.first_token_s = now
+        else:
+            outcome.gaps_s.append(now - outcome.last_token_s)
         outcome.last_token_s = now
 
 

@@ -53,6 +53,9 @@ def bench(
         typer.Option(help="Text length in tokens, roughly: 128 or 64-192. [64-192; at once: 3-176, fixed 30]"),
     ] = None,
     output_tokens: Annotated[str, typer.Option(help="Answer length in tokens: 64 or 32-96.")] = "32-96",
+    shared_prefix: Annotated[
+        int, typer.Option(min=0, help="Tokens that all prompts of a level begin with, such as a system prompt has.")
+    ] = 0,
     seed: Annotated[int, typer.Option(help="Same seed, same requests.")] = 0,
     timeout_s: Annotated[float, typer.Option(help="Seconds after which a request counts as failed.")] = 300.0,
     api_key: Annotated[str | None, typer.Option(envvar="AIE_API_KEY", help="Bearer key for the server.")] = None,
@@ -77,12 +80,7 @@ def bench(
     shape = lengths or ("uniform" if generates else "lognormal")
     bounds = _bounds(shape, generates) if input_tokens is None else parse_lengths(input_tokens, param="input-tokens")
     output_bounds = parse_lengths(output_tokens, param="output-tokens")
-    if requests is not None and requests < 1:
-        raise InvalidInputError("--requests must be at least 1.", param="requests")
-    if duration is not None and duration <= 0:
-        raise InvalidInputError("--duration must be positive.", param="duration")
-    if timeout_s <= 0:
-        raise InvalidInputError("--timeout-s must be positive.", param="timeout-s")
+    _check_numbers(requests, duration, timeout_s)
     if url is not None and serve_args:
         raise InvalidInputError("--serve-args is for the server that the test starts; it does not go with --url.")
     if url is None and model is None and not generates:
@@ -90,6 +88,8 @@ def bench(
             f"--endpoint {endpoint} needs a model that answers at once; name one, such as --model minilm-l6.",
             param="model",
         )
+    if shared_prefix and not generates:
+        raise InvalidInputError(f"--shared-prefix is for models that generate text; {endpoint} has no such prompts.")
     if json_path is not None:
         check_writable(json_path)
     # `timeout` and service managers end a program with SIGTERM: as with Ctrl-C, no server of ours may stay behind.
@@ -100,8 +100,9 @@ def bench(
         target = _target(stack, url, model, endpoint, api_key, serve_args)
         if generates:
             rows, complete = _streaming(
-                target, levels, requests, duration, (bounds, output_bounds), seed, shape, timeout_s, endpoint == "chat"
-            )
+                target, levels, requests, duration, (bounds, output_bounds), seed, shape, shared_prefix, timeout_s,
+                endpoint == "chat",
+            )  # fmt: skip
         else:
             rows, complete, bend = _at_once(
                 target, endpoint, levels, requests, duration, shape, bounds, seed, timeout_s
@@ -126,6 +127,15 @@ def bench(
     if not complete:
         raise typer.Exit(130)
     raise typer.Exit(1 if any(row.failed for row in rows) else 0)
+
+
+def _check_numbers(requests: int | None, duration: float | None, timeout_s: float) -> None:
+    if requests is not None and requests < 1:
+        raise InvalidInputError("--requests must be at least 1.", param="requests")
+    if duration is not None and duration <= 0:
+        raise InvalidInputError("--duration must be positive.", param="duration")
+    if timeout_s <= 0:
+        raise InvalidInputError("--timeout-s must be positive.", param="timeout-s")
 
 
 def _target(
@@ -159,13 +169,14 @@ def _streaming(
     bounds: tuple[tuple[int, int], tuple[int, int]],
     seed: int,
     shape: str,
+    shared_prefix: int,
     timeout_s: float,
     chat: bool,
 ) -> "tuple[list[Row], bool]":
     from aie.bench.streaming_levels import plan_streaming, print_footer, print_table, run_streaming_levels
 
     rows: list[Row] = []
-    plans = plan_streaming(levels, requests, duration, bounds, seed, shape)
+    plans = plan_streaming(levels, requests, duration, bounds, seed, shape, shared_prefix)
     complete = _until_interrupted(lambda: run_streaming_levels(target, plans, duration, timeout_s, rows, chat=chat))
     print_table(rows)
     print_footer(rows, target)

@@ -23,6 +23,7 @@ def plan_streaming(
     lengths: tuple[tuple[int, int], tuple[int, int]],
     seed: int,
     shape: str,
+    shared_prefix: int,
 ) -> dict[int, list[PlannedRequest]]:
     """What is sent at each level."""
     plans = {}
@@ -30,7 +31,12 @@ def plan_streaming(
         # With a duration alone the clock decides; the plan only has to be long enough not to run dry.
         count = requests or (max(8, 4 * level) if duration is None else max(64, 64 * level))
         plans[level] = plan_requests(
-            count, input_tokens=lengths[0], output_tokens=lengths[1], seed=seed * 7919 + level, shape=shape
+            count,
+            input_tokens=lengths[0],
+            output_tokens=lengths[1],
+            seed=seed * 7919 + level,
+            shape=shape,
+            shared_prefix=shared_prefix,
         )
     return plans
 

@@ -75,11 +75,14 @@ def plan_requests(
     output_tokens: tuple[int, int],
     seed: int,
     shape: str = "uniform",
+    shared_prefix: int = 0,
 ) -> list[PlannedRequest]:
-    """`count` different prompts. Input lengths are aimed at, in words; the server's own count is what is reported."""
+    """`count` different prompts, after `shared_prefix` tokens that all have in common, such as a system prompt. Lengths
+    are aimed at, in words; the server's own count is what is reported."""
     draw = random.Random(seed)
     length = length_draw(shape, input_tokens)
+    common = words(round(shared_prefix * _WORDS_PER_TOKEN), draw) + " " if shared_prefix else ""
     return [
-        PlannedRequest(words(round(length(draw) * _WORDS_PER_TOKEN), draw), draw.randint(*output_tokens))
+        PlannedRequest(common + words(round(length(draw) * _WORDS_PER_TOKEN), draw), draw.randint(*output_tokens))
         for _ in range(count)
     ]
