@@ -92,7 +92,7 @@ def long_prompt(rounds: int) -> None:
                 [long] = plan_requests(
                     1, input_tokens=(LONG_TOKENS, LONG_TOKENS), output_tokens=(8, 8), seed=1000 + number
                 )
-                outcomes, late = asyncio.run(read_along(target, requests, replace(long) if with_long else None))
+                outcomes, late = asyncio.run(read_along(target, requests, long if with_long else None))
                 failed = [one.error for one in [*outcomes, *([late] if late else [])] if one.error is not None]
                 if failed:
                     raise SystemExit(f"{len(failed)} requests failed: {failed[0]}")
