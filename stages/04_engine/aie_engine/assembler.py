@@ -34,7 +34,7 @@ class BatchAssembler:
         max_blocks = -(-max_seq_len // block_size)
         sizes = (
             max_batch_tokens, max_batch_tokens, max_batch_size + 1, max_batch_size, max_batch_size * max_blocks,
-            max_batch_size, max_seq_len,
+            max_batch_tokens, max_seq_len,
         )  # fmt: skip
         self._memory = (pool or MemoryPool()).allocate_exact(4 * sum(sizes), owner="step arrays")
         pieces = np.split(self._memory.array(np.int32, sum(sizes)), np.cumsum(sizes)[:-1])
@@ -48,7 +48,7 @@ class BatchAssembler:
         self._held_len = [0] * max_batch_size
 
     def assemble(self, chunks: Sequence[ScheduledChunk], tokens: Sequence[Int32Array]) -> StepBatch:
-        """tokens[s]: all known tokens of the sequence of chunks[s], of which the chunk is a part."""
+        """tokens[s]: all known tokens of the sequence of chunks[s], and behind them its guesses; the chunk is a part."""
         t = rows = 0
         token_ids, positions = self._token_ids, self._positions
         for s, (chunk, known) in enumerate(zip(chunks, tokens, strict=True)):
@@ -62,9 +62,10 @@ class BatchAssembler:
             self._seq_starts[s + 1] = t
             self._context_lens[s] = start + n
             self._fill_table(s, chunk.block_table)
-            if chunk.samples:
-                self._logit_rows[rows] = t - 1
-                rows += 1
+            if chunk.samples:  # the last known token's row, and those of the guesses behind it
+                for row in range(t - 1 - chunk.num_drafts, t):
+                    self._logit_rows[rows] = row
+                    rows += 1
         num = len(chunks)
         return StepBatch(
             token_ids[:t],

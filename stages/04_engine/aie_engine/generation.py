@@ -5,8 +5,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from aie_engine.batch import Int32Array
+from aie_engine.drafting import Guessing
 from aie_engine.params import SamplingParams
 from aie_engine.requests import FinishReason, GenerateRequest
+from aie_engine.sampling import SampleRow
 from aie_tensor import MemoryPool, Owner
 
 __all__ = ["Generation"]
@@ -17,7 +19,9 @@ _NO_TOKENS: Int32Array = np.empty(0, np.int32)
 class Generation:
     """Token ids from `pool`, prompt and answer together; given back by `close`. Raises `OutOfMemoryError`."""
 
-    __slots__ = ("_memory", "max_tokens", "num_prompt", "num_tokens", "params", "request_id", "stop_ids", "tokens")
+    __slots__ = (
+        "_memory", "max_tokens", "num_prompt", "num_tokens", "params", "request_id", "row", "stop_ids", "tokens",
+    )  # fmt: skip
 
     def __init__(
         self, request: GenerateRequest, params: SamplingParams, eos_token_ids: Iterable[int], pool: MemoryPool
@@ -26,20 +30,29 @@ class Generation:
         self.params = params
         self.num_prompt = self.num_tokens = len(request.prompt_ids)
         self.max_tokens = self.num_prompt + params.max_tokens
+        self.num_cached = 0  # tokens of the prompt that the prefix cache spared
+        self.guessing = Guessing() if guesses else None
+        self.is_closed = False
         self._memory = pool.allocate(4 * self.max_tokens, owner=Owner("token ids", request_id=request.request_id))
         self.tokens: Int32Array = self._memory.array(np.int32, self.max_tokens)  # prompt, then what was sampled
         self.tokens[: self.num_prompt] = request.prompt_ids
         self.stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else set(eos_token_ids))
+        self.row = SampleRow(params, self.num_tokens, self.tokens, self.num_prompt, self.stop_ids)  # of the next token
+
+    def block_content(self, index: int, block_size: int) -> bytes:
+        """Token ids of the index-th block, by which the prefix cache knows it."""
+        return self.tokens[index * block_size : (index + 1) * block_size].tobytes()
 
     def append(self, token_id: int) -> FinishReason | None:
         """Take the next token; says whether it was the last."""
         self.tokens[self.num_tokens] = token_id
         self.num_tokens += 1
+        self.row.position = self.num_tokens
         if token_id in self.stop_ids:
             return "stop"
         return "length" if self.num_tokens == self.max_tokens else None
 
     def close(self) -> None:
         """Give the memory back: the request has ended."""
-        self.tokens = _NO_TOKENS
+        self.tokens = self.row.tokens = _NO_TOKENS
         self._memory.release()

@@ -1,0 +1,131 @@
+"""Guesses at what a text says next, out of the text itself: prompt lookup.
+
+Answers repeat what the prompt or they themselves have said: names, quotations, code, lists. So the text's end is looked
+for earlier in the text, and what followed there is the guess. The model checks all guessed tokens in one step, at the
+price of a longer step, and no second model is needed. (Saxena 2023, "Prompt Lookup Decoding"; checking several guessed
+tokens at once is Leviathan, Kalman and Matias 2023, "Fast Inference from Transformers via Speculative Decoding".)
+
+A step must not pay for the length of the text, so nothing is ever searched through:
+
+- Every pair of neighbouring tokens is in a dictionary with the position behind its latest occurrence, and each such
+  position remembers the one before it. At most `_NUM_TRIED` of them are tried, latest first; the one wins whose past
+  agrees furthest with the text's end.
+- A match that goes on is kept: while the tokens that come are those of the matched place, it needs no new search.
+
+Cost: O(1) per token to index, O(1) per guess. The index is made when it is first asked for, since a request whose
+guesses do not pay never asks.
+"""
+
+from collections.abc import Sequence
+
+from aie_engine.batch import Int32Array
+
+__all__ = ["Guessing", "PromptLookup"]
+
+_NUM_TRIED = 8
+_MAX_COMPARED = 32  # tokens of the past; longer agreement makes no guess better
+
+_FIRST_HOPE = 0.6  # of a request whose guesses were never checked
+_PACE = 1 / 8  # of the newest outcome in a request's hope
+_RECOVERY = 1 / 64  # per step without guesses: who was wrong for long tries again now and then
+
+
+class PromptLookup:
+    """The text of one request, prompt and answer, which only grows."""
+
+    __slots__ = ("_before", "_behind", "_source", "_text")
+
+    def __init__(self) -> None:
+        self._text: list[int] = []
+        self._behind: dict[tuple[int, int], int] = {}  # pair of tokens → position behind its latest occurrence
+        self._before: list[int] = []  # position → the one behind the previous occurrence of the same pair; -1: none
+        self._source = -1  # where the match goes on, which is where the guess begins; -1: to be searched for
+
+    def __len__(self) -> int:
+        """Tokens that it has read."""
+        return len(self._text)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """What the text goes on with."""
+        text, behind, before = self._text, self._behind, self._before
+        for token in tokens:
+            position = len(text)
+            if position >= 2:  # only now, with something behind it, is the pair of use to a guess
+                pair = (text[-2], text[-1])
+                before.append(behind.get(pair, -1))
+                behind[pair] = position
+            else:
+                before.append(-1)
+            text.append(token)
+            if self._source >= 0:
+                self._source = self._source + 1 if text[self._source] == token else -1
+
+    def guess(self, num_tokens: int) -> list[int]:
+        """Up to `num_tokens` tokens that may come next; none where the last two tokens were never neighbours before."""
+        text = self._text
+        if self._source < 0:
+            self._source = self._search()
+        if self._source < 0:
+            return []
+        guessed = text[self._source : self._source + num_tokens]
+        period = len(text) - self._source
+        while len(guessed) < num_tokens:  # the matched place reaches into the end itself: the text runs in a circle
+            guessed.append(guessed[len(guessed) - period])
+        return guessed
+
+    def _search(self) -> int:
+        text = self._text
+        if len(text) < 3:
+            return -1
+        candidate = self._behind.get((text[-2], text[-1]), -1)
+        best, longest = candidate, -1
+        for _ in range(_NUM_TRIED):
+            if candidate < 0:
+                break
+            agreement = self._agreement(candidate)
+            if agreement > longest:
+                best, longest = candidate, agreement
+            candidate = self._before[candidate]
+        return best
+
+    def _agreement(self, position: int) -> int:
+        """How many tokens before the pair in front of `position` are those before the text's last pair."""
+        text = self._text
+        here, there = position - 3, len(text) - 3
+        most = min(_MAX_COMPARED, here + 1)
+        for num in range(most):
+            if text[here - num] != text[there - num]:
+                return num
+        return most
+
+
+class Guessing:
+    """One request's guesses, and how they fared."""
+
+    __slots__ = ("_lookup", "hope")
+
+    def __init__(self) -> None:
+        self._lookup = PromptLookup()
+        self.hope = _FIRST_HOPE  # the probability that a guess comes true, given that those before it did
+
+    def num_worthwhile(self, most: int, price: float) -> int:
+        """Guesses that promise at least `price` each."""
+        num, promise = 0, self.hope
+        while num < most and promise >= price:
+            num += 1
+            promise *= self.hope
+        if num == 0:
+            self.hope += (_FIRST_HOPE - self.hope) * _RECOVERY
+        return num
+
+    def guess(self, tokens: Int32Array, num_tokens: int, num_wanted: int) -> list[int]:
+        """What may follow the first `num_tokens` of `tokens`, all of them known."""
+        self._lookup.extend(tokens[len(self._lookup) : num_tokens].tolist())
+        return self._lookup.guess(num_wanted)
+
+    def settle(self, num_right: int, num_checked: int) -> None:
+        """Of so many guesses that were looked at, so many were right; there is at most one more, which was wrong."""
+        for _ in range(num_right):
+            self.hope += (1 - self.hope) * _PACE
+        if num_checked > num_right:
+            self.hope -= self.hope * _PACE
