@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from aie_engine.batch import BatchChunk, StepBatch
@@ -17,7 +18,7 @@ from aie_engine.executors import Executor, NativeExecutor, NumpyExecutor
 from aie_engine.kv_cache import KVCache
 from aie_engine.params import SamplingParams
 from aie_engine.requests import TokenLogprobs
-from aie_engine.sampling import sample
+from aie_engine.sampling import SampleRow, sample
 from aie_loader import Model, export_safetensors, fuse, load_model
 from aie_tensor import MemoryPool, NativeUnavailableError, native
 
@@ -47,7 +48,8 @@ class Decoder:
             chunks = [BatchChunk(tokens, start, tables[i], samples=True) for i, start, tokens in todo]
             logits = self.executor.run(StepBatch.pack(chunks))
             wish = SamplingParams(temperature=0, logprobs=0 if answers[todo[0][0]] else 5)
-            output = sample(logits, [wish] * len(todo), [0] * len(todo), argmax=self.executor.argmax_rows)
+            rows = [SampleRow(wish, 0, np.empty(0, np.int32), 0) for _ in todo]
+            output = sample(logits, rows, argmax=self.executor.argmax_rows)
             for (i, _, _), found in zip(todo, output.logprobs, strict=True):
                 assert found is not None
                 answers[i].append(found)

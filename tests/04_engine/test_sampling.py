@@ -1,5 +1,6 @@
 """Sampling: distributions, filters, seeds, log-probabilities, and rows that are not numbers."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,22 @@ from hypothesis import strategies as st
 
 from aie_engine.params import SamplingParams
 from aie_engine.philox import philox4x32, uniform
-from aie_engine.sampling import _inverse_transform, _kept_tokens, sample
+from aie_engine.sampling import ArgmaxRows, SampleOutput, SampleRow, numpy_argmax
+from aie_engine.sampling import sample as sample_rows
+from aie_engine.sampling.draws import inverse_transform
+from aie_engine.sampling.filters import filtered
 from aie_tensor import InvalidInputError, ops
 
 GREEDY = SamplingParams(temperature=0)
+
+
+def sample(
+    logits: np.ndarray, params: Sequence[SamplingParams], positions: Sequence[int], argmax: ArgmaxRows = numpy_argmax
+) -> SampleOutput:
+    """With rows that have no tokens, as far as their wishes do not ask for any."""
+    none = np.empty(0, np.int32)
+    rows = [SampleRow(wish, position, none, 0) for wish, position in zip(params, positions, strict=True)]
+    return sample_rows(logits, rows, argmax=argmax)
 
 
 def drawing(**fields: Any) -> SamplingParams:
@@ -101,7 +114,7 @@ def test_a_draw_is_the_first_running_sum_above_u(count: int, seed: int, zeros: b
         weights[[0, -1]] = 0
         weights[count // 2] = 1
     sums = np.cumsum(weights, dtype=np.float64)
-    found = _inverse_transform(weights, u)
+    found = inverse_transform(weights, u)
     assert weights[found] > 0
     before, aim = sums[found] - weights[found], u * sums[-1]
     assert before - 1e-9 <= aim <= sums[found] + 1e-9  # sums in another order round to either side
@@ -133,7 +146,9 @@ def test_filters_keep_what_their_definitions_say(vocab: int, spread: float, seed
     row = random_logits(1, vocab, seed, spread)[0]
     weights = np.exp(row - row.max())
     *expected, after = kept_by_definition(weights, params)
-    kept = _kept_tokens(weights, params).tolist()
+    ids, kept_weights = filtered(row, row.max(), params)
+    kept = ids.tolist()
+    assert kept_weights.tolist() == weights[kept].tolist()
     assert kept == sorted(kept)
     # A sum over many weights may round to either side of top_p: one token more or less is not an error.
     assert set(kept) in ({*expected}, {*expected[:-1]}, {*expected, after})

@@ -33,6 +33,11 @@ MAX_FAILED_STEPS = 3
 
 _log = logging.getLogger("aie.engine")
 _NOT_NUMBERS = ErrorInfo("engine_fault", "The model's output for this request was not a number; the request was ended.")
+_NO_TOKEN_LEFT = ErrorInfo(
+    "no_token_allowed",
+    "What the request allows and forbids leaves no token to go on with; allow more tokens, or lower min_tokens.",
+    400,
+)
 
 
 @dataclass(slots=True)
@@ -199,12 +204,7 @@ class EngineCore:
         self._counters.execute_time_s += self.clock() - began
         if not sampling:
             return SampleOutput([], [], frozenset())
-        return sample(
-            logits,
-            [member.params for member in sampling],
-            [member.num_tokens for member in sampling],
-            argmax=self._executor.argmax_rows,
-        )
+        return sample(logits, [member.row for member in sampling], argmax=self._executor.argmax_rows)
 
     def _take(self, sampling: list[Generation], output: SampleOutput) -> list[str]:
         """Append the sampled tokens and tell the news; returns who is finished."""
@@ -213,8 +213,8 @@ class EngineCore:
             zip(sampling, output.token_ids, output.logprobs, strict=True)
         ):
             request_id = member.request_id
-            if row in output.failed:
-                self._fail(request_id, _NOT_NUMBERS)
+            if row in output.failed or row in output.stuck:
+                self._fail(request_id, _NOT_NUMBERS if row in output.failed else _NO_TOKEN_LEFT)
                 finished.append(request_id)
                 continue
             self._counters.tokens_decode += 1

@@ -113,6 +113,7 @@ class StreamRegistry:
 def check_request(request: GenerateRequest, info: EngineInfo) -> None:
     """Raises `InvalidInputError` or `RequestTooLongError` if `request` could never run on this engine."""
     request.sampling.validated()
+    request.sampling.check_vocabulary(info.vocab_size)
     num_prompt, num_wanted, limit = len(request.prompt_ids), request.sampling.max_tokens, info.max_seq_len
     if num_prompt == 0:
         raise InvalidInputError("The prompt is empty.", param="prompt")

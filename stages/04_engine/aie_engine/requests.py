@@ -28,11 +28,12 @@ class GenerateRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Log-probability of one sampled token under the raw logits, with the likeliest alternatives."""
+    """Log-probability of one token under the raw logits, with the likeliest alternatives."""
 
     token_id: int
     logprob: float
     top: tuple[tuple[int, float], ...] = ()  # (token id, log-probability), likeliest first
+    rank: int | None = None  # 1 for the likeliest; of tokens of a prompt only
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -59,3 +60,4 @@ class TokenEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     error: ErrorInfo | None = None  # with finish_reason "error"
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0  # of those, how many a prefix cache spared
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # of the next tokens of the prompt, from its second on

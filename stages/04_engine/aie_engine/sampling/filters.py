@@ -1,0 +1,122 @@
+"""Which tokens stay in the draw: min_p, top_k, top_p and typical_p, in this order, each on what the one before left.
+
+- min_p, top_k and top_p all keep a *prefix* of the row sorted from likely to unlikely. So a filter is a number, the
+  length of the prefix, and the three compose by shortening it.
+- Sorting 49152 numbers to look at the first fifty is waste. Every token above any threshold is a prefix too, whatever
+  the threshold. One is guessed from a sample of the row so that about `_LADDER[0]` tokens pass; only those are sorted,
+  and if a filter wanted more, eight times as many are, and in the end the whole row.
+- typical_p (Meister, Pimentel, Wiher, Cotterell 2023, "Locally typical sampling") keeps a prefix of another order: from
+  those whose surprisal −log p is closest to its mean, the entropy, until they have that probability together. What has
+  probability 0 has no surprisal and is never kept.
+
+Ties go to the lower id, so that what is kept follows from the logits alone.
+
+Axes: V vocabulary, K tokens that are kept.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from aie_engine.params import SamplingParams
+from aie_engine.sampling.rows import Float32Array
+
+__all__ = ["candidates", "filtered", "weigh"]
+
+IndexArray = npt.NDArray[np.intp]
+
+_LADDER = (1024, 8192)
+_STRIDE = 16  # one of so many numbers is looked at to guess the threshold
+
+
+def weigh(logits: Float32Array, largest: np.float32, temperature: float) -> Float32Array:
+    """What the logits come to in the draw, as parts of the likeliest token's 1."""
+    # Subtracting first keeps a tiny temperature from overflowing: the likeliest is always exp(0).
+    weights: Float32Array = logits - largest
+    if temperature != 1:
+        weights /= np.float32(temperature)
+    np.exp(weights, out=weights)
+    return weights
+
+
+def filtered(row: Float32Array, largest: np.float32, wish: SamplingParams) -> tuple[IndexArray, Float32Array]:
+    """Ids [K] that pass all filters, in ascending order, and their weights [K]. `largest` is that of the row [V]."""
+    if wish.min_p > 0 or wish.top_k > 0:
+        ids, weights = _limited(row, largest, wish)
+        if wish.top_p < 1:  # what min_p and top_k left is the new whole, of which top_p is a part
+            own = _nucleus(weights, wish.top_p)
+            ids, weights = ids[own], weights[own]
+    else:
+        ids, weights = np.arange(len(row)), weigh(row, largest, wish.temperature)
+        if wish.top_p < 1:
+            ids = _nucleus(weights, wish.top_p)
+            weights = weights[ids]
+    if wish.typical_p < 1:
+        own = _typical(weights, wish.typical_p)
+        ids, weights = ids[own], weights[own]
+    return ids, weights
+
+
+def candidates(values: Float32Array, around: int) -> IndexArray:
+    """Ids of a prefix of the row sorted from large to small, in ascending order: around so many of them, and at least a
+    sixteenth of that, or all of a short row."""
+    if len(values) <= 4 * around:
+        return np.arange(len(values))
+    glimpse = values[::_STRIDE]
+    rank = len(glimpse) - around // _STRIDE
+    return np.flatnonzero(values >= np.partition(glimpse, rank)[rank])
+
+
+def _limited(row: Float32Array, largest: np.float32, wish: SamplingParams) -> tuple[IndexArray, Float32Array]:
+    """Ids and weights that pass min_p and top_k. Only of candidates a weight is computed at all: logits and weights
+    have the same order."""
+    for around in (*_LADDER, len(row)):
+        ids = candidates(row, around)
+        weights = weigh(row[ids], largest, wish.temperature)
+        likeliest = np.sort(weights)[::-1]
+        length = len(ids)
+        if wish.min_p > 0:
+            length = int(np.searchsorted(-likeliest, -np.float32(wish.min_p), side="right"))
+        if wish.top_k > 0:
+            length = min(length, wish.top_k)
+        if length < len(ids):  # a prefix that ends inside what was looked at is sure
+            own = _first(weights, likeliest, length)
+            return ids[own], weights[own]
+    return ids, weights
+
+
+def _nucleus(weights: Float32Array, top_p: float) -> IndexArray:
+    """Indices of the likeliest that together reach `top_p` of the whole, in ascending order."""
+    aim = top_p * weights.sum(dtype=np.float64)
+    for around in (*_LADDER, len(weights)):
+        ids = candidates(weights, around)
+        own = weights[ids]
+        likeliest = np.sort(own)[::-1]
+        length = 1 + int(np.searchsorted(np.cumsum(likeliest, dtype=np.float64), aim, side="left"))
+        if length < len(ids):
+            return ids[_first(own, likeliest, length)]
+    return ids
+
+
+def _first(values: Float32Array, descending: Float32Array, length: int) -> IndexArray:
+    """Indices, ascending, of the `length` largest of `values`, which are given in order, too. Of several that are as
+    large as the last that passes, the lower ones go first."""
+    edge = descending[length - 1]
+    kept = np.flatnonzero(values >= edge)
+    if surplus := len(kept) - length:
+        kept = np.delete(kept, np.flatnonzero(values[kept] == edge)[-surplus:])
+    return kept
+
+
+def _typical(weights: Float32Array, mass: float) -> IndexArray:
+    """Indices of the most typical that together reach `mass` of the whole, in ascending order."""
+    possible = np.flatnonzero(weights > 0)
+    share = weights[possible] / weights.sum(dtype=np.float64)
+    surprisal = -np.log(share)
+    nearness = -np.abs(surprisal - (share * surprisal).sum())
+    for around in (*_LADDER, len(possible)):
+        ids = candidates(nearness, around)
+        order = ids[np.argsort(-nearness[ids], kind="stable")]
+        length = 1 + int(np.searchsorted(np.cumsum(share[order]), mass, side="left"))
+        if length < len(order):
+            break
+    return np.sort(possible[order[:length]])
