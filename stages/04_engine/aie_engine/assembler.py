@@ -48,7 +48,7 @@ class BatchAssembler:
         self._held_len = [0] * max_batch_size
 
     def assemble(self, chunks: Sequence[ScheduledChunk], tokens: Sequence[Int32Array]) -> StepBatch:
-        """tokens[s]: all known tokens of the sequence of chunks[s], and behind them its guesses; the chunk is a part."""
+        """tokens[s]: all known tokens of the sequence of chunks[s], then its guesses; the chunk is a part of them."""
         t = rows = 0
         token_ids, positions = self._token_ids, self._positions
         for s, (chunk, known) in enumerate(zip(chunks, tokens, strict=True)):

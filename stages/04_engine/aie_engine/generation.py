@@ -20,11 +20,18 @@ class Generation:
     """Token ids from `pool`, prompt and answer together; given back by `close`. Raises `OutOfMemoryError`."""
 
     __slots__ = (
-        "_memory", "max_tokens", "num_prompt", "num_tokens", "params", "request_id", "row", "stop_ids", "tokens",
+        "_memory", "guessing", "is_closed", "max_tokens", "num_cached", "num_prompt", "num_tokens", "params",
+        "request_id", "row", "stop_ids", "tokens",
     )  # fmt: skip
 
     def __init__(
-        self, request: GenerateRequest, params: SamplingParams, eos_token_ids: Iterable[int], pool: MemoryPool
+        self,
+        request: GenerateRequest,
+        params: SamplingParams,
+        eos_token_ids: Iterable[int],
+        pool: MemoryPool,
+        *,
+        guesses: bool = False,
     ) -> None:
         self.request_id = request.request_id
         self.params = params
@@ -54,5 +61,6 @@ class Generation:
 
     def close(self) -> None:
         """Give the memory back: the request has ended."""
+        self.is_closed = True
         self.tokens = self.row.tokens = _NO_TOKENS
         self._memory.release()
