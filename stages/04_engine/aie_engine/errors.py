@@ -5,7 +5,10 @@
     ├── PredictionFailedError   500  exit 1   the model could not compute this one input
     ├── RequestCancelledError   499  exit 1   who asked for a prediction no longer wants it
     ├── DeadlinePassedError     504  exit 1   a prediction was not there in time
+    ├── EnvironmentLacksError
+    │   └── ConstraintsUnavailableError  501  exit 3   the package that compiles constraints is not installed
     └── InvalidInputError
+        ├── ConstraintError     400  exit 2   a schema, expression or grammar that is wrong or leads nowhere
         ├── UnsupportedOpError  400  exit 2   the model's graph has an operator that these kernels do not know
         ├── ProcessingError     400  exit 2   processing.toml beside a predictor is not what it must be
         ├── ImageError          400  exit 2   bytes that are no image we read, or one that is too large
@@ -79,7 +82,9 @@ class ModelCheckError(InvalidInputError):
 
 def error_info(error: AieError) -> ErrorInfo:
     """`error` as it is told to the client of a request."""
-    return ErrorInfo(error.code, str(error), error.status, getattr(error, "retry_after_s", None))
+    return ErrorInfo(
+        error.code, str(error), error.status, getattr(error, "retry_after_s", None), getattr(error, "param", None)
+    )
 
 
 def rebuild(message: str, *, code: str, status: int, exit_code: int) -> AieError:

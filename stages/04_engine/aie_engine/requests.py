@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from aie_engine.constraints.spec import ConstraintSpec
 from aie_engine.params import SamplingParams
 
 __all__ = ["ErrorInfo", "FinishReason", "GenerateRequest", "TokenEvent", "TokenLogprobs"]
@@ -25,6 +26,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
     priority: int = 0  # lower runs first
     client: str = ""  # whose it is: clients share the engine fairly
     cache_salt: str = ""  # requests of different salts never share cached prompts; whoever separates tenants sets it
+    constraint: ConstraintSpec | None = None  # a form that the answer must have
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -43,6 +45,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
     message: str
     status: int = 500
     retry_after_s: float | None = None
+    param: str | None = None  # the field of the request that is to blame
 
 
 class TokenEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -99,6 +99,7 @@ class GenerationError(AieError):
         self.status = info.status
         self.code = info.code
         self.retry_after_s = info.retry_after_s
+        self.param = info.param
 
 
 class AddressInUseError(EnvironmentLacksError):

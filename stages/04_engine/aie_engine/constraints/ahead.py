@@ -1,0 +1,93 @@
+"""Constraints beside the forward pass: two threads, so that the engine's step waits for neither.
+
+    step n      … sample token ── accept ─┐ schedule │ assemble │ execute (the model reads the token) │ sample
+    masks                                 └─ mask for step n + 1 ──────────▶ there when it is wanted ─┘
+
+One thread compiles what new requests ask for, which may take a second; another computes masks, which takes some ten
+microseconds, rarely milliseconds. The library gives up Python's lock while it does either. Following a token takes
+microseconds and is done at once, so that an answer whose form is complete ends with that token.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+from aie_engine.constraints.matching import Constraint, Mask
+from aie_engine.constraints.spec import ConstraintSpec
+
+__all__ = ["ConstrainedAnswer", "MaskAhead"]
+
+
+class Maker(Protocol):
+    """Compiles; `ConstraintMaker` is one."""
+
+    def make(self, spec: ConstraintSpec) -> Constraint: ...
+
+
+class MaskAhead:
+    """For one engine. The threads begin with the first constrained request.
+
+    new_maker: called once, by the thread that compiles, since it reads the model's whole vocabulary.
+    """
+
+    def __init__(self, new_maker: Callable[[], Maker]) -> None:
+        self._new_maker = new_maker
+        self._maker: Maker | None = None
+        self._compiling = ThreadPoolExecutor(1, "aie-constraints")
+        self._masking = ThreadPoolExecutor(1, "aie-masks")
+
+    def open(self, spec: ConstraintSpec, when_ready: Callable[[], None] | None = None) -> "ConstrainedAnswer":
+        """A constraint for one answer; begins to compile it. `when_ready` is called by another thread once it is
+        compiled or has failed: until then `mask` would have to wait."""
+        made = self._compiling.submit(self._make, spec)
+        if when_ready is not None:
+            made.add_done_callback(lambda _: when_ready())
+        return ConstrainedAnswer(made, self._masking)
+
+    def close(self) -> None:
+        """Wait for what is being computed; the rest is dropped."""
+        for executor in (self._compiling, self._masking):
+            executor.shutdown(wait=True, cancel_futures=True)
+
+    def _make(self, spec: ConstraintSpec) -> Constraint:
+        if self._maker is None:
+            self._maker = self._new_maker()
+        constraint = self._maker.make(spec)
+        constraint.mask()
+        return constraint
+
+
+class ConstrainedAnswer:
+    """A `Constraint` whose next mask is computed ahead. For one thread, the engine's.
+
+    Its state is that of the answer and not of any step: a request that is preempted keeps it, and recomputing tokens
+    that were accepted does not touch it.
+    """
+
+    def __init__(self, made: Future[Constraint], masking: ThreadPoolExecutor) -> None:
+        self._made = made
+        self._masking = masking
+        self._next: Future[Mask] | None = None  # computed ahead, or being so
+        self.is_done = False
+
+    @property
+    def is_ready(self) -> bool:
+        """It is compiled, or has failed (then `mask` raises why)."""
+        return self._made.done()
+
+    def mask(self) -> Mask:
+        """Waits where it has to. Raises `ConstraintError`, `ConstraintsUnavailableError` and what the loader raises."""
+        return self._made.result().mask() if self._next is None else self._next.result()
+
+    def accept(self, token_id: int) -> None:
+        constraint = self._made.result()
+        assert self._next is None or self._next.done(), "a token was accepted whose mask nobody has seen"
+        constraint.accept(token_id)
+        self.is_done = constraint.is_done
+        self._next = None if self.is_done else self._masking.submit(constraint.mask)
+
+    def close(self) -> None:
+        """The answer has ended: what has not begun to be compiled or computed for it will not be."""
+        self._made.cancel()
+        if self._next is not None:
+            self._next.cancel()

@@ -1,0 +1,157 @@
+"""A compiled constraint, following one answer.
+
+Compiling is bounded by the library's fuel rather than by a clock: a pathological schema or expression runs out of it
+within a second or so and fails for its own request. The same bounds hold for every single mask. All errors of the
+library are states rather than exceptions; here they become `ConstraintError`.
+
+Axes: V vocabulary of the model; a mask has W = ⌈V/32⌉ words.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from aie_engine.constraints.errors import ConstraintError
+from aie_engine.constraints.library import load_library
+from aie_engine.constraints.spec import ConstraintSpec
+from aie_engine.constraints.vocabulary import TokenSource, library_tokenizer
+
+__all__ = ["Constraint", "ConstraintMaker", "Mask", "TokenMatcher"]
+
+Mask = npt.NDArray[np.uint32]  # [W]; bit t % 32 of word t // 32 is set where token t may come next
+
+_MAX_KEPT: Final = 32  # compiled constraints; clients ask for the same one again and again
+_MAX_LEXER_STATES: Final = 50_000  # of some 2 kB each, so 100 MB for the worst request, not 500
+_MAX_REASON_CHARS: Final = 300
+
+
+class Constraint(Protocol):
+    """One answer's. Not thread-safe: who calls `mask` and `accept` takes turns."""
+
+    @property
+    def is_done(self) -> bool:
+        """Nothing may follow but the end."""
+        ...
+
+    def mask(self) -> Mask:
+        """The tokens that may come next; the array is overwritten after the next `accept`. Where the answer may end,
+        the model's end-of-sequence tokens are among them. Raises `ConstraintError`."""
+        ...
+
+    def accept(self, token_id: int) -> None:
+        """`token_id`, one of the mask's, has come. Raises `ConstraintError`."""
+        ...
+
+
+class TokenMatcher:
+    """A `Constraint` that computes a mask when it is asked for one. `matcher` is the library's."""
+
+    def __init__(self, matcher: Any, num_words: int, param: str) -> None:
+        self._matcher = matcher
+        self._param = param
+        self._mask: Mask = np.zeros(num_words, np.uint32)
+        self._is_current = False
+
+    @property
+    def is_done(self) -> bool:
+        return bool(self._matcher.is_stopped())
+
+    def mask(self) -> Mask:
+        if not self._is_current:
+            # Gives up Python's lock, so that the thread of the engine's step runs on.
+            self._matcher.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
+            self._check()
+            if not self._mask.any():
+                raise ConstraintError(f"{self._param} allows nothing at this point of the answer.", param=self._param)
+            self._is_current = True
+        return self._mask
+
+    def accept(self, token_id: int) -> None:
+        self._is_current = False
+        if not self._matcher.consume_token(token_id):
+            self._check()
+            raise ConstraintError(f"{self._param} does not allow token {token_id} here.", param=self._param)
+
+    def copy(self, param: str) -> "TokenMatcher":
+        """Another one at the same point."""
+        twin = TokenMatcher(self._matcher.deep_copy(), len(self._mask), param)
+        twin._mask[:], twin._is_current = self._mask, self._is_current
+        return twin
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            reason = _first_lines(self._matcher.get_error())
+            raise ConstraintError(f"{self._param} cannot be followed: {reason}", param=self._param)
+
+
+class ConstraintMaker:
+    """Compiles constraints for one model, and keeps what it compiled last. Thread-safe. The constructor looks at every
+    token of the vocabulary. Raises `ConstraintsUnavailableError`."""
+
+    def __init__(self, tokenizer: TokenSource, *, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+        library = load_library()
+        self._library = library
+        self._tokenizer = library_tokenizer(tokenizer, vocab_size, eos_token_ids)
+        self._limits = library.LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
+        self._num_words = -(-vocab_size // 32)
+        self._kept: OrderedDict[tuple[str, str], TokenMatcher] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def make(self, spec: ConstraintSpec) -> TokenMatcher:
+        """A constraint at the beginning of its answer. Raises `ConstraintError` for what does not compile, and for what
+        allows no answer at all."""
+        key = (spec.kind, spec.text)
+        with self._lock:
+            matcher = self._kept.get(key)
+            if matcher is not None:
+                self._kept.move_to_end(key)
+        if matcher is None:
+            matcher = self._compile(spec)
+            with self._lock:
+                self._kept[key] = matcher
+                if len(self._kept) > _MAX_KEPT:
+                    self._kept.popitem(last=False)
+        return matcher.copy(spec.param)
+
+    def _compile(self, spec: ConstraintSpec) -> TokenMatcher:
+        matcher = self._library.LLMatcher(self._tokenizer, self._grammar(spec), limits=self._limits, log_level=0)
+        if matcher.is_error():
+            reason = _first_lines(matcher.get_error())
+            raise ConstraintError(f"{spec.param} is refused: {reason}", param=spec.param)
+        first = TokenMatcher(matcher, self._num_words, spec.param)
+        first.mask()  # some that compile turn out to be hopeless at the first look
+        return first
+
+    def _grammar(self, spec: ConstraintSpec) -> str:
+        """In the library's own form."""
+        matcher = self._library.LLMatcher
+        try:
+            match spec.kind:
+                case "json_object":
+                    grammar = matcher.grammar_from_json_schema('{"type": "object"}', _JSON_DEFAULTS)
+                case "json_schema":
+                    grammar = matcher.grammar_from_json_schema(spec.text, _JSON_DEFAULTS)
+                case "regex":
+                    grammar = matcher.grammar_from_regex(spec.text)
+                case "choice":
+                    grammar = self._library.grammar_from("choice", spec.text)
+                case "grammar":
+                    grammar = self._library.grammar_from("grammar", spec.text)
+        except (ValueError, RecursionError) as error:
+            raise ConstraintError(f"{spec.param} is refused: {_first_lines(str(error))}", param=spec.param) from None
+        return str(grammar)
+
+
+# Without a bound, a model may well put spaces between two members of an object until its tokens are used up.
+_JSON_DEFAULTS: Final = {"whitespace_pattern": r"[ \n\r\t]{1,32}"}
+
+
+def _first_lines(reason: str) -> str:
+    """The library's reason on one line and not too long: it may quote the whole grammar."""
+    lines = [line.strip() for line in reason.replace("<non-verbose/>", "").splitlines()]
+    text = " ".join(line for line in lines if line)
+    return text if len(text) <= _MAX_REASON_CHARS else text[:_MAX_REASON_CHARS] + " …"
