@@ -15,8 +15,10 @@ from hypothesis import settings
 from aie_engine import (
     EngineInfo,
     EngineStats,
+    Explanation,
     GenerateRequest,
     InvalidInputError,
+    TimelineReport,
     TokenEvent,
     TokenLogprobs,
     TokenStream,
@@ -146,6 +148,8 @@ class FakeEngine:
         self.figures = EngineStats()
         self.snapshot: dict[str, object] = {"version": 1, "sample_every": 1, "groups": []}
         self.fail_memory: Exception | None = None
+        self.timelines: dict[str, TimelineReport] = {}  # what it says of requests
+        self.fail_explain: Exception | None = None
         self.script = script
         self.fail_submit: Exception | None = None
         self.fail_from = 0  # the first submission that fails
@@ -180,6 +184,12 @@ class FakeEngine:
         if self.fail_memory is not None:
             raise self.fail_memory
         return self.snapshot
+
+    def explain(self, request_ids: Sequence[str] | None = None, *, num_ended: int = 0) -> Explanation:
+        if self.fail_explain is not None:
+            raise self.fail_explain
+        known = [self.timelines[name] for name in request_ids or self.timelines if name in self.timelines]
+        return Explanation(known, None, 0, num_ended, 512)
 
     def close(self, timeout_s: float = 10.0) -> None:
         self.is_alive = False

@@ -53,6 +53,11 @@ class ScriptedEngine:
     def memory(self):
         return {"version": 1, "process": "scripted"}
 
+    def explain(self, request_ids=None, *, num_ended=0):
+        from aie_engine import Explanation
+
+        return Explanation([], None, 0, num_ended, 512)
+
     def close(self, timeout_s=10.0):
         self.closed += 1
         self.is_alive = False

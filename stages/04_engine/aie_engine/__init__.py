@@ -6,7 +6,10 @@ Layout, each line built on those above it:
     memory, block_book                   the pool, the ledger, and who holds which KV block
     batch, kv_cache, executors/          one step of the model: arrays in, logits out
     sampling                             logits in, tokens out
+    timeline, timeline_*, queue_watch,
+    decode_pace                          where the time of every request goes
     predicting                           texts through a model that does not generate
+    constraints/                         answers of a given form: masks of the tokens that may come next
     assembler, generation, core          one step of the engine: schedule, assemble, execute, sample, events
     loop                                 the step again and again, in one thread, fed through a queue
     sizing, build                        a configuration into a core that is ready
@@ -26,6 +29,7 @@ ARCHITECTURE.md.
 from aie_engine.build import EngineParts, Report, build_engine
 from aie_engine.client import WorkerEngine
 from aie_engine.config import EngineConfig
+from aie_engine.constraints import ConstraintError, ConstraintSpec, ConstraintsUnavailableError, check_constraint
 from aie_engine.demo_model import demo_model
 from aie_engine.errors import (
     DeadlinePassedError,
@@ -62,14 +66,19 @@ from aie_engine.start import start_engine
 from aie_engine.stats import EngineStats
 from aie_engine.streams import TokenStream
 from aie_engine.text import TextModel, load_text_model
+from aie_engine.timeline_report import ENGINE_PHASES, Explanation, QueueReport, Share, TimelineReport, whole_us
 from aie_loader import ModelVersion
 from aie_scheduler import QueueFullError, RequestTooLongError
 from aie_tensor import AieError, EnvironmentLacksError, InvalidInputError, run_program
 
 __all__ = [
+    "ENGINE_PHASES",
     "AieError",
     "ArrayInfo",
     "BatchFacts",
+    "ConstraintError",
+    "ConstraintSpec",
+    "ConstraintsUnavailableError",
     "DeadlinePassedError",
     "EngineClient",
     "EngineConfig",
@@ -79,6 +88,7 @@ __all__ = [
     "EngineStats",
     "EnvironmentLacksError",
     "ErrorInfo",
+    "Explanation",
     "FinishReason",
     "GenerateRequest",
     "Golden",
@@ -98,11 +108,14 @@ __all__ = [
     "PredictorInfo",
     "PredictorStats",
     "QueueFullError",
+    "QueueReport",
     "Report",
     "RequestCancelledError",
     "RequestTooLongError",
     "SamplingParams",
+    "Share",
     "TextModel",
+    "TimelineReport",
     "TokenEvent",
     "TokenLogprobs",
     "TokenStream",
@@ -113,6 +126,7 @@ __all__ = [
     "available_cores",
     "available_memory_bytes",
     "build_engine",
+    "check_constraint",
     "check_engine",
     "collect_closed_engines",
     "demo_model",
@@ -124,4 +138,5 @@ __all__ = [
     "read_golden",
     "run_program",
     "start_engine",
+    "whole_us",
 ]

@@ -11,7 +11,7 @@ import multiprocessing
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -30,13 +30,14 @@ from aie_engine.registry import StreamRegistry
 from aie_engine.requests import ErrorInfo, GenerateRequest
 from aie_engine.stats import EngineStats
 from aie_engine.streams import TokenStream
+from aie_engine.timeline_report import Explanation
 from aie_engine.worker import worker_main
 from aie_tensor import AieError
 
 __all__ = ["WorkerEngine"]
 
 _ANSWER_TIMEOUT_S = 1.0  # a step is far shorter
-_MEMORY_TIMEOUT_S = 10.0  # a snapshot walks over every block
+_SLOW_ANSWER_TIMEOUT_S = 10.0  # a memory snapshot walks over every block; a step may be long
 _RETRY_AFTER_S = 1.0
 
 _log = logging.getLogger("aie.engine")
@@ -126,22 +127,36 @@ class WorkerEngine:
 
     def stats(self) -> EngineStats:
         """Asks the worker, which answers between two steps, within a second."""
-        answer = self._ask("stats")
+        answer = self._ask(frames.Ask(next(self._questions), "stats"))
         if answer is not None and answer.stats is not None:
             return answer.stats
         return self._streams.without_answer(self._stats)
 
     def memory(self) -> Mapping[str, object]:
-        answer = self._ask("memory", _MEMORY_TIMEOUT_S)
+        answer = self._ask(frames.Ask(next(self._questions), "memory"), _SLOW_ANSWER_TIMEOUT_S)
         if answer is None:
             raise EngineDeadError(
-                f"The engine's worker did not say what it holds within {_MEMORY_TIMEOUT_S:g} s."
+                f"The engine's worker did not say what it holds within {_SLOW_ANSWER_TIMEOUT_S:g} s."
                 if self.is_alive
                 else "The engine's worker has died; nobody can say what it held."
             )
         if answer.memory is None:
             raise AieError("The engine's worker failed to say what it holds; its log says why.")
         return answer.memory
+
+    def explain(self, request_ids: Sequence[str] | None = None, *, num_ended: int = 0) -> Explanation:
+        names = None if request_ids is None else tuple(request_ids)
+        question = frames.Ask(next(self._questions), "requests", names, num_ended)
+        answer = self._ask(question, _SLOW_ANSWER_TIMEOUT_S)
+        if answer is None:
+            raise EngineDeadError(
+                f"The engine's worker did not explain its requests within {_SLOW_ANSWER_TIMEOUT_S:g} s."
+                if self.is_alive
+                else "The engine's worker has died, and what it knew of its requests is lost."
+            )
+        if answer.requests is None:
+            raise AieError("The engine's worker failed to explain its requests; its log says why.")
+        return answer.requests
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Asks the worker to end; one that does not within `timeout_s` is killed."""
@@ -179,19 +194,18 @@ class WorkerEngine:
         with self._send_lock:
             self._pipe.send_bytes(data)
 
-    def _ask(self, about: frames.Topic, timeout_s: float = _ANSWER_TIMEOUT_S) -> frames.Answer | None:
+    def _ask(self, question: frames.Ask, timeout_s: float = _ANSWER_TIMEOUT_S) -> frames.Answer | None:
         """The worker's answer, or None if it is dead or takes too long."""
         if not self.is_alive:
             return None
-        number = next(self._questions)
-        answers = self._answers[number] = queue.SimpleQueue()
+        answers = self._answers[question.number] = queue.SimpleQueue()
         try:
-            self._send(frames.Ask(number, about))
+            self._send(question)
             return answers.get(timeout=timeout_s)
         except (OSError, queue.Empty):
             return None
         finally:
-            del self._answers[number]
+            del self._answers[question.number]
 
     def _read(self) -> None:
         try:

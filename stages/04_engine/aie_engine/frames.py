@@ -16,6 +16,7 @@ from aie_engine.config import EngineConfig
 from aie_engine.protocol import EngineInfo
 from aie_engine.requests import GenerateRequest, TokenEvent
 from aie_engine.stats import EngineStats
+from aie_engine.timeline_report import Explanation
 
 __all__ = [
     "Answer",
@@ -55,7 +56,7 @@ class Cancel(_Frame, frozen=True):
     request_id: str
 
 
-Topic = Literal["stats", "memory"]
+Topic = Literal["stats", "memory", "requests"]
 
 
 class Ask(_Frame, frozen=True):
@@ -63,6 +64,8 @@ class Ask(_Frame, frozen=True):
 
     number: int
     about: Topic
+    request_ids: tuple[str, ...] | None = None  # about requests: which; None: those that are open
+    num_ended: int = 0  # and so many of those that ended last
 
 
 class Stop(_Frame, frozen=True):
@@ -103,6 +106,7 @@ class Answer(_Frame, frozen=True):
     number: int
     stats: EngineStats | None = None
     memory: dict[str, Any] | None = None  # a snapshot; None where taking it failed
+    requests: Explanation | None = None
 
 
 class Died(_Frame, frozen=True):

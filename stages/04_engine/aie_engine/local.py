@@ -6,9 +6,10 @@ is faster. Same interface, same results.
 
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from typing import TypeVar
 
 from aie_engine.build import EngineParts, Report, build_engine
 from aie_engine.config import EngineConfig
@@ -20,11 +21,14 @@ from aie_engine.registry import StreamRegistry
 from aie_engine.requests import ErrorInfo, GenerateRequest, TokenEvent
 from aie_engine.stats import EngineStats
 from aie_engine.streams import TokenStream
+from aie_engine.timeline_report import Explanation
 
 __all__ = ["LocalEngine"]
 
 _STATS_TIMEOUT_S = 1.0
-_MEMORY_TIMEOUT_S = 10.0  # a step may be long, and a snapshot walks over every block
+_SLOW_ANSWER_TIMEOUT_S = 10.0  # a step may be long, and a memory snapshot walks over every block
+
+_T = TypeVar("_T")
 
 
 class LocalEngine:
@@ -77,21 +81,13 @@ class LocalEngine:
 
     def memory(self) -> Mapping[str, object]:
         """Of a closed engine, too: what it left behind."""
-        answer: Future[Mapping[str, object]] = Future()
+        return self._ask(lambda core: self._parts.memory.snapshot(), "say what it holds")
 
-        def take(core: EngineCore) -> None:
-            try:
-                answer.set_result(self._parts.memory.snapshot())
-            except Exception as error:  # a question about memory must not end the engine
-                answer.set_exception(error)
-
-        if self._thread.is_alive():
-            self._loop.put(take)
-            with suppress(TimeoutError):
-                return answer.result(_MEMORY_TIMEOUT_S)
-        if self._thread.is_alive():
-            raise EngineDeadError(f"The engine did not say what it holds within {_MEMORY_TIMEOUT_S:g} s.")
-        return self._parts.memory.snapshot()
+    def explain(self, request_ids: Sequence[str] | None = None, *, num_ended: int = 0) -> Explanation:
+        """Of a closed engine, too."""
+        return self._ask(
+            lambda core: core.timelines.answer(request_ids, num_ended, core.clock()), "explain its requests"
+        )
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Raises `TimeoutError` if the step that runs does not end in time; memory is then not given back."""
@@ -104,6 +100,24 @@ class LocalEngine:
                 raise TimeoutError(f"the engine's step did not end within {timeout_s} s")
             self._parts.close()
             self._is_closed = True
+
+    def _ask(self, question: Callable[[EngineCore], _T], what: str) -> _T:
+        """Between two steps, by the engine's thread, while it runs."""
+        answer: Future[_T] = Future()
+
+        def take(core: EngineCore) -> None:
+            try:
+                answer.set_result(question(core))
+            except Exception as error:  # a question must not end the engine
+                answer.set_exception(error)
+
+        if self._thread.is_alive():
+            self._loop.put(take)
+            with suppress(TimeoutError):
+                return answer.result(_SLOW_ANSWER_TIMEOUT_S)
+        if self._thread.is_alive():
+            raise EngineDeadError(f"The engine did not {what} within {_SLOW_ANSWER_TIMEOUT_S:g} s.")
+        return question(self._parts.core)
 
     def _run(self) -> None:
         try:

@@ -1,6 +1,6 @@
 """What every engine offers, whether it runs in a thread of this process or in a process of its own."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -8,6 +8,7 @@ import msgspec
 from aie_engine.requests import GenerateRequest
 from aie_engine.stats import EngineStats
 from aie_engine.streams import TokenStream
+from aie_engine.timeline_report import Explanation
 
 __all__ = ["EngineClient", "EngineInfo"]
 
@@ -55,6 +56,11 @@ class EngineClient(Protocol):
         """What the engine's process holds and for whom, taken between two steps: `MemorySnapshot.to_json()` of stage 1.
         Its groups name call stacks only with `memdebug`. Raises `EngineDeadError` when the engine is dead or does not
         answer within ten seconds."""
+        ...
+
+    def explain(self, request_ids: Sequence[str] | None = None, *, num_ended: int = 0) -> Explanation:
+        """Where the time of requests went, those named that are open or remembered; without names those that are open,
+        and `num_ended` of those that ended last. Raises `EngineDeadError` as `memory` does."""
         ...
 
     def close(self, timeout_s: float = 10.0) -> None:

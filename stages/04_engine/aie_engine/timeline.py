@@ -125,7 +125,7 @@ class TimelineBook:
                 reports.append(self._report_open(member, now))
             elif (member := self._kept.get(request_id)) is not None:
                 reports.append(member.report())
-        return self._answer(reports, now)
+        return self._explanation(reports, now)
 
     def explain_all(self, num_ended: int, now: float) -> Explanation:
         """All that are open, in the order in which they came, and the `num_ended` that ended last, the latest first."""
@@ -133,7 +133,11 @@ class TimelineBook:
         reports = [self._report_open(member, now) for member in self._open.values()]
         for _, member in zip(range(num_ended), reversed(self._kept.values()), strict=False):
             reports.append(member.report())
-        return self._answer(reports, now)
+        return self._explanation(reports, now)
+
+    def answer(self, request_ids: Iterable[str] | None, num_ended: int, now: float) -> Explanation:
+        """`explain` of those named, or `explain_all`."""
+        return self.explain_all(num_ended, now) if request_ids is None else self.explain(request_ids, now)
 
     # What follows accounts for time; each leaves `mark_s` where it accounted to.
 
@@ -224,7 +228,7 @@ class TimelineBook:
             self._bring(twin, now)
         return twin.report()
 
-    def _answer(self, reports: list[TimelineReport], now: float) -> Explanation:
+    def _explanation(self, reports: list[TimelineReport], now: float) -> Explanation:
         return Explanation(reports, self._queue.report(now), len(self._open), len(self._kept), self._max_kept)
 
 

@@ -20,10 +20,12 @@ import numpy as np
 from aie_engine import frames
 from aie_engine.build import EngineParts, build_engine
 from aie_engine.config import EngineConfig
+from aie_engine.core import EngineCore
 from aie_engine.loop import Command, EngineLoop, Inbox
 from aie_engine.processes import set_title
 from aie_engine.requests import TokenEvent
 from aie_engine.stats import EngineStats
+from aie_engine.timeline_report import Explanation
 from aie_tensor import AieError
 
 __all__ = ["worker_main"]
@@ -122,5 +124,15 @@ class _Worker:
                 return lambda core: self._send(frames.Answer(number, stats=self._loop.stats()))
             case frames.Ask(number, "memory"):
                 return lambda core: self._send(frames.Answer(number, memory=self._snapshot()))
+            case frames.Ask(number, "requests", request_ids, num_ended):
+                return lambda core: self._send(frames.Answer(number, requests=_explain(core, request_ids, num_ended)))
             case _:
                 return None
+
+
+def _explain(core: EngineCore, request_ids: tuple[str, ...] | None, num_ended: int) -> Explanation | None:
+    try:
+        return core.timelines.answer(request_ids, num_ended, core.clock())
+    except Exception:  # nor must a question about requests
+        _log.exception("the requests could not be explained")
+        return None

@@ -1,8 +1,8 @@
 """An engine around another one: the guards of this stage change a few answers and pass on the rest."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from aie_engine import EngineClient, EngineInfo, EngineStats, GenerateRequest, TokenStream
+from aie_engine import EngineClient, EngineInfo, EngineStats, Explanation, GenerateRequest, TokenStream
 
 __all__ = ["WrappedEngine"]
 
@@ -32,6 +32,9 @@ class WrappedEngine:
 
     def memory(self) -> Mapping[str, object]:
         return self._engine.memory()
+
+    def explain(self, request_ids: Sequence[str] | None = None, *, num_ended: int = 0) -> Explanation:
+        return self._engine.explain(request_ids, num_ended=num_ended)
 
     def close(self, timeout_s: float = 10.0) -> None:
         self._engine.close(timeout_s)
