@@ -1,6 +1,6 @@
 """The engine's step, free of threads, pipes and a clock of its own:
 
-    commands (add, cancel) → schedule → assemble → execute → sample → update → events
+    commands (add, cancel) → guess → schedule → assemble → execute → sample → update → events
 
 Who calls `step` in which thread, and where the events go, is decided outside (`loop.py`), so every case, failures too,
 is tested by calling methods one after another.
@@ -11,20 +11,25 @@ others. After `MAX_FAILED_STEPS` such steps in a row it is the engine that is br
 """
 
 import logging
-import random
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
+from aie_engine.admission import Admission
 from aie_engine.assembler import BatchAssembler
 from aie_engine.errors import error_info
 from aie_engine.executors.protocol import Executor
 from aie_engine.generation import Generation
-from aie_engine.requests import ErrorInfo, FinishReason, GenerateRequest, TokenEvent, TokenLogprobs
-from aie_engine.sampling import SampleOutput, sample
+from aie_engine.preemptions import PreemptionLog
+from aie_engine.requests import ErrorInfo, FinishReason, GenerateRequest, TokenEvent
+from aie_engine.sampling import SampleOutput
+from aie_engine.speculation import Speculator
 from aie_engine.stats import EngineStats
-from aie_scheduler import Request, ScheduledChunk, Scheduler, StepPlan
+from aie_engine.stepping import StepRunner
+from aie_engine.taking import fault_of, take_one, take_several
+from aie_engine.timeline import TimelineBook
+from aie_scheduler import ScheduledChunk, Scheduler, StepPlan
 from aie_tensor import AieError, MemoryPool
 
 __all__ = ["MAX_FAILED_STEPS", "EngineCore"]
@@ -32,12 +37,6 @@ __all__ = ["MAX_FAILED_STEPS", "EngineCore"]
 MAX_FAILED_STEPS = 3
 
 _log = logging.getLogger("aie.engine")
-_NOT_NUMBERS = ErrorInfo("engine_fault", "The model's output for this request was not a number; the request was ended.")
-_NO_TOKEN_LEFT = ErrorInfo(
-    "no_token_allowed",
-    "What the request allows and forbids leaves no token to go on with; allow more tokens, or lower min_tokens.",
-    400,
-)
 
 
 @dataclass(slots=True)
@@ -49,7 +48,6 @@ class _Counters:
     tokens_prefill: int = 0
     tokens_decode: int = 0
     step_time_s: float = 0.0
-    execute_time_s: float = 0.0
     failed_steps: int = 0
 
 
@@ -63,20 +61,28 @@ class EngineCore:
         assembler: BatchAssembler,
         *,
         eos_token_ids: Collection[int] = (),
+        block_size: int | None = None,
+        speculator: Speculator | None = None,
+        max_rows: int = 1024,
         pool: MemoryPool | None = None,
         seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.clock = clock
         self.dead_reason: str | None = None  # why this engine will never compute again
+        self.timeline = TimelineBook(clock())  # where the time of every request goes
         self._scheduler = scheduler
-        self._executor = executor
-        self._assembler = assembler
-        self._eos_token_ids = frozenset(eos_token_ids)
         self._pool = pool or MemoryPool()
-        self._seeds = random.Random(seed)
+        self._admission = Admission(
+            scheduler, self._pool, eos_token_ids=eos_token_ids, block_size=block_size,
+            speculates=speculator is not None, seed=seed,
+        )  # fmt: skip
+        self._runner = StepRunner(executor, assembler, max_rows=max_rows, clock=clock)
+        self._speculator = speculator
         self._generations: dict[str, Generation] = {}
+        self._decoding: list[Generation] = []  # who sampled in the last step and goes on
         self._events: list[TokenEvent] = []
+        self._preemptions = PreemptionLog()
         self._num_failed_in_row = 0
         self._last_step_s = clock()
         self._counters = _Counters()
@@ -91,28 +97,13 @@ class EngineCore:
         if self.dead_reason is not None:
             self._refuse(request, ErrorInfo("engine_died", self.dead_reason, 503, 1.0))
             return
-        params = request.sampling
+        now = self.clock()
         try:
-            self._scheduler.add(
-                Request(
-                    request_id=request.request_id,
-                    prompt_len=len(request.prompt_ids),
-                    max_tokens=params.max_tokens,
-                    priority=request.priority,
-                    arrival_s=self.clock(),
-                    deadline_s=request.deadline_s,
-                )
-            )
+            self._generations[request.request_id] = self._admission.admit(request, now)
         except AieError as error:
             self._refuse(request, error_info(error))
-            return
-        if params.seed is None:
-            params = params.with_seed(self._seeds.getrandbits(63))
-        try:
-            self._generations[request.request_id] = Generation(request, params, self._eos_token_ids, self._pool)
-        except AieError as error:  # out of memory
-            self._scheduler.cancel(request.request_id)
-            self._refuse(request, error_info(error))
+        else:
+            self.timeline.added(request.request_id, now, len(request.prompt_ids))
 
     def cancel(self, request_id: str) -> None:
         """End a request now: its blocks are free on return, its last event comes with the next step."""
@@ -132,14 +123,9 @@ class EngineCore:
     def step(self) -> list[TokenEvent]:
         """Compute one step, if there is anything to compute; returns all news since the last one."""
         began = self.clock()
-        plan = self._scheduler.schedule(began) if self.dead_reason is None else None
-        if plan is not None:
-            for request_id in plan.expired:
-                self._end(request_id, "deadline")
-            if plan.chunks:
-                self._run(plan)
-                self._last_step_s = self.clock()
-                self._counters.step_time_s += self._last_step_s - began
+        plan = self._plan(began) if self.dead_reason is None else None
+        if plan is not None and plan.chunks:
+            self._run(plan, began)
         events, self._events = self._events, []
         return events
 
@@ -170,60 +156,102 @@ class EngineCore:
             memory_cached_bytes=memory.cached_bytes,
             memory_pending_bytes=memory.pending_bytes,
             memory_mapped_bytes=memory.mapped_bytes,
+            prefix_query_tokens=queue.prefix_query_tokens,
+            prefix_hit_tokens=queue.prefix_hit_tokens,
+            num_cached_blocks=queue.num_cached_blocks,
+            drafted_tokens=self._speculator.num_drafted if self._speculator is not None else 0,
+            accepted_tokens=self._speculator.num_accepted if self._speculator is not None else 0,
+            execute_time_s=self._runner.execute_time_s,
             **asdict(self._counters),
         )
 
     def reset_counters(self) -> None:
         """Count from here, so that a warm-up is not in the figures."""
         self._counters = _Counters()
+        self._runner.execute_time_s = 0.0
         self._pool.ledger.num_requests = 0
 
-    def _run(self, plan: StepPlan) -> None:
+    def _plan(self, now: float) -> StepPlan | None:
+        if self._speculator is not None:
+            self._speculator.propose(self._decoding)
+        plan = self._scheduler.schedule(now)
+        self._decoding = []
+        if plan is None:
+            return None
+        self.timeline.planned(plan, now)
+        for request_id in plan.expired:
+            self._end(request_id, "deadline")
+        for request_id, num_cached in plan.admitted.items():
+            member = self._generations[request_id]
+            if member.num_cached < 0:  # not what it finds of itself after a preemption
+                member.num_cached = num_cached
+        if plan.preempted:
+            self._preemptions.note(plan.preempted, now)
+        return plan
+
+    def _run(self, plan: StepPlan, began: float) -> None:
+        """Compute a plan and tell the news."""
         chunks = plan.chunks
         members = [self._generations[chunk.request_id] for chunk in chunks]
-        sampling = [member for chunk, member in zip(chunks, members, strict=True) if chunk.samples]
         self._counters.steps += 1
         self._counters.batch_size_sum += len(chunks)
+        accepted: dict[str, int] = {}
         try:
-            output = self._compute(chunks, members, sampling)
+            output = self._runner.run(chunks, members)
         except Exception as error:  # whatever a kernel or our own code raised, the other requests must not suffer
             self._fail_step(plan, error)
-            return
-        self._num_failed_in_row = 0
+        else:
+            self._num_failed_in_row = 0
+            finished, accepted = self._take(chunks, members, output)
+            self._scheduler.update(plan, list(finished), accepted)
+            for request_id, reason in finished.items():  # now that its blocks are in the prefix cache, by its token ids
+                self._forget(request_id, reason)
+            if self._speculator is not None and len(output.token_ids) == plan.num_tokens:  # a step of decodes alone
+                self._speculator.cost.observe(plan.num_tokens, self.clock() - began)
+        self._last_step_s = self.clock()
+        self._counters.step_time_s += self._last_step_s - began
+        self.timeline.stepped(plan, began, self._last_step_s, accepted)
+
+    def _take(
+        self, chunks: list[ScheduledChunk], members: list[Generation], output: SampleOutput
+    ) -> tuple[dict[str, FinishReason], dict[str, int]]:
+        """Append the sampled tokens and tell the news; returns who is finished and why, and how many tokens those got
+        for whom guesses were made."""
+        finished: dict[str, FinishReason] = {}
+        accepted: dict[str, int] = {}
+        counters, events, decoding = self._counters, self._events, self._decoding
+        row = 0
         for chunk, member in zip(chunks, members, strict=True):
             if chunk.start < member.num_prompt:
-                self._counters.tokens_prefill += chunk.num_tokens
-        self._scheduler.update(plan, self._take(sampling, output))
-
-    def _compute(
-        self, chunks: list[ScheduledChunk], members: list[Generation], sampling: list[Generation]
-    ) -> SampleOutput:
-        batch = self._assembler.assemble(chunks, [member.tokens for member in members])
-        began = self.clock()
-        logits = self._executor.run(batch)
-        self._counters.execute_time_s += self.clock() - began
-        if not sampling:
-            return SampleOutput([], [], frozenset())
-        return sample(logits, [member.row for member in sampling], argmax=self._executor.argmax_rows)
-
-    def _take(self, sampling: list[Generation], output: SampleOutput) -> list[str]:
-        """Append the sampled tokens and tell the news; returns who is finished."""
-        finished: list[str] = []
-        for row, (member, token_id, logprobs) in enumerate(
-            zip(sampling, output.token_ids, output.logprobs, strict=True)
-        ):
-            request_id = member.request_id
-            if row in output.failed or row in output.stuck:
-                self._fail(request_id, _NOT_NUMBERS if row in output.failed else _NO_TOKEN_LEFT)
-                finished.append(request_id)
+                counters.tokens_prefill += chunk.num_tokens
+            if not chunk.samples:
                 continue
-            self._counters.tokens_decode += 1
-            reason = member.append(token_id)
-            if reason is not None:
-                finished.append(request_id)
-                self._forget(request_id)
-            self._events.append(_token_event(member, token_id, logprobs, reason))
-        return finished
+            fault = fault_of(output, row) if output.failed or output.stuck else None
+            if fault is not None:
+                self._scheduler.cancel(member.request_id)  # at once: what it has just stored is nothing to keep
+                self._fail(member.request_id, fault)
+                row += 1 + chunk.num_drafts
+                continue
+            event = self._take_chunk(chunk, member, output, row)
+            row += 1 + chunk.num_drafts
+            num_tokens = len(event.token_ids)
+            counters.tokens_decode += num_tokens
+            events.append(event)
+            if chunk.num_drafts:
+                accepted[member.request_id] = num_tokens
+            if event.finish_reason is None:
+                decoding.append(member)
+            else:
+                finished[member.request_id] = event.finish_reason
+        return finished, accepted
+
+    def _take_chunk(self, chunk: ScheduledChunk, member: Generation, output: SampleOutput, row: int) -> TokenEvent:
+        if not chunk.num_drafts:
+            return take_one(member, output, row)
+        event, num_right, num_checked = take_several(member, output, row, chunk.num_drafts)
+        if self._speculator is not None:
+            self._speculator.settle(member, num_right, num_checked)
+        return event
 
     def _fail_step(self, plan: StepPlan, error: Exception) -> None:
         _log.error("a step of %d requests failed", len(plan.chunks), exc_info=error)
@@ -244,31 +272,18 @@ class EngineCore:
         self._end(request_id, "error", error)
 
     def _end(self, request_id: str, reason: FinishReason, error: ErrorInfo | None = None) -> None:
-        num_prompt = self._forget(request_id)
+        num_prompt = self._forget(request_id, reason)
         self._events.append(TokenEvent(request_id, finish_reason=reason, error=error, num_prompt_tokens=num_prompt))
 
-    def _forget(self, request_id: str) -> int:
-        """A request has ended, however: nothing of it stays. Gives the length of its prompt."""
+    def _forget(self, request_id: str, reason: FinishReason) -> int:
+        """A request has ended: nothing of it stays but its timeline. Gives the length of its prompt."""
         self._pool.ledger.count_request()
         member = self._generations.pop(request_id, None)
         if member is None:
             return 0
+        self.timeline.ended(request_id, reason, self.clock())
         member.close()
         return member.num_prompt
-
-
-def _token_event(
-    member: Generation, token_id: int, logprobs: TokenLogprobs | None, reason: FinishReason | None
-) -> TokenEvent:
-    return TokenEvent(
-        member.request_id,
-        (token_id,),
-        () if logprobs is None else (logprobs,),
-        reason,
-        token_id if reason == "stop" else None,
-        None,
-        member.num_prompt,
-    )
 
 
 def _fault(error: Exception) -> ErrorInfo:

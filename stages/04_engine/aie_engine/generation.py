@@ -7,7 +7,7 @@ import numpy as np
 from aie_engine.batch import Int32Array
 from aie_engine.drafting import Guessing
 from aie_engine.params import SamplingParams
-from aie_engine.requests import FinishReason, GenerateRequest
+from aie_engine.requests import FinishReason, GenerateRequest, TokenLogprobs
 from aie_engine.sampling import SampleRow
 from aie_tensor import MemoryPool, Owner
 
@@ -20,8 +20,8 @@ class Generation:
     """Token ids from `pool`, prompt and answer together; given back by `close`. Raises `OutOfMemoryError`."""
 
     __slots__ = (
-        "_memory", "guessing", "is_closed", "max_tokens", "num_cached", "num_prompt", "num_tokens", "params",
-        "request_id", "row", "stop_ids", "tokens",
+        "_memory", "guessing", "is_closed", "max_tokens", "num_cached", "num_prompt", "num_to_score", "num_tokens",
+        "params", "prompt_logprobs", "request_id", "row", "stop_ids", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -37,7 +37,9 @@ class Generation:
         self.params = params
         self.num_prompt = self.num_tokens = len(request.prompt_ids)
         self.max_tokens = self.num_prompt + params.max_tokens
-        self.num_cached = 0  # tokens of the prompt that the prefix cache spared
+        self.num_cached = -1  # tokens of the prompt that the prefix cache spared; -1: not admitted yet
+        self.num_to_score = 0 if params.prompt_logprobs is None else self.num_prompt - 1
+        self.prompt_logprobs: list[TokenLogprobs] = []  # computed, and not told yet
         self.guessing = Guessing() if guesses else None
         self.is_closed = False
         self._memory = pool.allocate(4 * self.max_tokens, owner=Owner("token ids", request_id=request.request_id))

@@ -21,7 +21,7 @@ __all__ = ["Speculator"]
 
 
 class Speculator:
-    """most: guesses per request and step; max_drafts: of all requests together, since the executor has a row for each."""
+    """most: guesses per request and step; max_drafts: of all together, since the executor has a row for each."""
 
     def __init__(self, scheduler: Scheduler, *, most: int, max_drafts: int) -> None:
         self.cost = StepCost()

@@ -71,4 +71,5 @@ def merge(first: TokenEvent, then: TokenEvent) -> TokenEvent:
         then.error,
         then.num_prompt_tokens or first.num_prompt_tokens,  # the end of a dead engine knows nothing
         then.num_cached_tokens or first.num_cached_tokens,
+        first.prompt_logprobs + then.prompt_logprobs,
     )
