@@ -70,7 +70,7 @@ class EngineCore:
     ) -> None:
         self.clock = clock
         self.dead_reason: str | None = None  # why this engine will never compute again
-        self.timeline = TimelineBook(clock())  # where the time of every request goes
+        self.timelines = TimelineBook(clock())  # where the time of every request goes
         self._scheduler = scheduler
         self._pool = pool or MemoryPool()
         self._admission = Admission(
@@ -103,7 +103,7 @@ class EngineCore:
         except AieError as error:
             self._refuse(request, error_info(error))
         else:
-            self.timeline.added(request.request_id, now, len(request.prompt_ids))
+            self.timelines.added(request.request_id, now, len(request.prompt_ids))
 
     def cancel(self, request_id: str) -> None:
         """End a request now: its blocks are free on return, its last event comes with the next step."""
@@ -178,7 +178,7 @@ class EngineCore:
         self._decoding = []
         if plan is None:
             return None
-        self.timeline.planned(plan, now)
+        self.timelines.planned(plan, now)
         for request_id in plan.expired:
             self._end(request_id, "deadline")
         for request_id, num_cached in plan.admitted.items():
@@ -210,7 +210,7 @@ class EngineCore:
                 self._speculator.cost.observe(plan.num_tokens, self.clock() - began)
         self._last_step_s = self.clock()
         self._counters.step_time_s += self._last_step_s - began
-        self.timeline.stepped(plan, began, self._last_step_s, accepted)
+        self.timelines.stepped(plan, began, self._last_step_s, accepted)
 
     def _take(
         self, chunks: list[ScheduledChunk], members: list[Generation], output: SampleOutput
@@ -281,7 +281,7 @@ class EngineCore:
         member = self._generations.pop(request_id, None)
         if member is None:
             return 0
-        self.timeline.ended(request_id, reason, self.clock())
+        self.timelines.ended(request_id, reason, self.clock())
         member.close()
         return member.num_prompt
 
