@@ -6,6 +6,10 @@
 One thread compiles what new requests ask for, which may take a second; another computes masks, which takes some ten
 microseconds, rarely milliseconds. The library gives up Python's lock while it does either. Following a token takes
 microseconds and is done at once, so that an answer whose form is complete ends with that token.
+
+How a core uses it: `open` when a request arrives, and the scheduler only when it is ready (else a step would wait);
+`mask` when its row is sampled; `accept` with the token unless that token ended the answer; `is_done` then means that it
+ends with "stop", though not by a stop token. What `mask` or `accept` raises ends this request with that error.
 """
 
 from collections.abc import Callable
