@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from aie_engine.params import SamplingParams
-from aie_engine.philox import philox4x32, uniform
+from aie_engine.philox import philox4x32, uniform, uniform_one
 from aie_engine.sampling import ArgmaxRows, SampleOutput, SampleRow, numpy_argmax
 from aie_engine.sampling import sample as sample_rows
 from aie_engine.sampling.draws import inverse_transform
@@ -57,6 +57,12 @@ def test_uniform_fills_the_unit_interval_evenly() -> None:
     numbers = uniform(np.full(20_000, 7, dtype=np.uint64), np.arange(20_000, dtype=np.uint64))
     assert numbers.min() >= 0 and numbers.max() < 1
     assert np.abs(np.histogram(numbers, bins=10, range=(0, 1))[0] / 2000 - 1).max() < 0.1
+
+
+@given(seed=st.integers(0, 2**64 - 1), counter=st.integers(0, 2**64 - 1))
+def test_one_number_alone_is_the_same_number(seed: int, counter: int) -> None:
+    (among,) = uniform(np.array([seed], np.uint64), np.array([counter], np.uint64))
+    assert uniform_one(seed, counter) == among
 
 
 def test_greedy_takes_the_first_of_the_largest() -> None:
@@ -143,6 +149,7 @@ def kept_by_definition(weights: np.ndarray, params: SamplingParams) -> list[int]
     ),
 )
 def test_filters_keep_what_their_definitions_say(vocab: int, spread: float, seed: int, params: SamplingParams) -> None:
+    assume(params.is_filtered)
     row = random_logits(1, vocab, seed, spread)[0]
     weights = np.exp(row - row.max())
     *expected, after = kept_by_definition(weights, params)

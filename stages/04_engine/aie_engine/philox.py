@@ -9,7 +9,7 @@ Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3", 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["philox4x32", "uniform"]
+__all__ = ["philox4x32", "uniform", "uniform_one"]
 
 UInt64Array = npt.NDArray[np.uint64]
 
@@ -38,3 +38,14 @@ def uniform(seeds: UInt64Array, counters: UInt64Array) -> npt.NDArray[np.float64
     words = philox4x32(counter, np.stack([seeds & _LOW, seeds >> _HALF], axis=1))
     bits = (words[:, 0] << np.uint64(21)) | (words[:, 1] >> np.uint64(11))
     return bits.astype(np.float64) * 2.0**-53
+
+
+def uniform_one(seed: int, counter: int) -> float:
+    """The same for one pair. Up to sixteen of these cost less than the calls that NumPy needs for any number."""
+    c0, c1, c2, c3 = counter & 0xFFFFFFFF, counter >> 32, 0, 0
+    k0, k1 = seed & 0xFFFFFFFF, seed >> 32
+    for _ in range(_ROUNDS):
+        first, second = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = (second >> 32) ^ c1 ^ k0, second & 0xFFFFFFFF, (first >> 32) ^ c3 ^ k1, first & 0xFFFFFFFF
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return float((c0 << 21) | (c1 >> 11)) * 2.0**-53

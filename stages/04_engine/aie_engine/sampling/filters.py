@@ -4,7 +4,7 @@
   length of the prefix, and the three compose by shortening it.
 - Sorting 49152 numbers to look at the first fifty is waste. Every token above any threshold is a prefix too, whatever
   the threshold. One is guessed from a sample of the row so that about `_LADDER[0]` tokens pass; only those are sorted,
-  and if a filter wanted more, eight times as many are, and in the end the whole row.
+  and if a filter wanted more, eight times as many are, and in the end the whole row. min_p says the threshold itself.
 - typical_p (Meister, Pimentel, Wiher, Cotterell 2023, "Locally typical sampling") keeps a prefix of another order: from
   those whose surprisal −log p is closest to its mean, the entropy, until they have that probability together. What has
   probability 0 has no surprisal and is never kept.
@@ -13,6 +13,8 @@ Ties go to the lower id, so that what is kept follows from the logits alone.
 
 Axes: V vocabulary, K tokens that are kept.
 """
+
+import math
 
 import numpy as np
 import numpy.typing as npt
@@ -28,31 +30,32 @@ _LADDER = (1024, 8192)
 _STRIDE = 16  # one of so many numbers is looked at to guess the threshold
 
 
-def weigh(logits: Float32Array, largest: np.float32, temperature: float) -> Float32Array:
-    """What the logits come to in the draw, as parts of the likeliest token's 1."""
+def weigh(
+    logits: Float32Array, largest: np.float32, temperature: float, out: Float32Array | None = None
+) -> Float32Array:
+    """What the logits come to in the draw, as parts of the likeliest token's 1. `out` takes them, where given."""
     # Subtracting first keeps a tiny temperature from overflowing: the likeliest is always exp(0).
-    weights: Float32Array = logits - largest
+    weights: Float32Array = np.subtract(logits, largest, out=out)
     if temperature != 1:
         weights /= np.float32(temperature)
-    np.exp(weights, out=weights)
-    return weights
+    return np.exp(weights, out=weights)
 
 
 def filtered(row: Float32Array, largest: np.float32, wish: SamplingParams) -> tuple[IndexArray, Float32Array]:
     """Ids [K] that pass all filters, in ascending order, and their weights [K]. `largest` is that of the row [V]."""
-    if wish.min_p > 0 or wish.top_k > 0:
-        ids, weights = _limited(row, largest, wish)
-        if wish.top_p < 1:  # what min_p and top_k left is the new whole, of which top_p is a part
-            own = _nucleus(weights, wish.top_p)
-            ids, weights = ids[own], weights[own]
+    ids: IndexArray | None = None  # all
+    if wish.min_p > 0:
+        ids, weights = _likely(row, largest, wish)
+    elif wish.top_k > 0:
+        ids, weights = _likeliest(row, largest, wish)
     else:
-        ids, weights = np.arange(len(row)), weigh(row, largest, wish.temperature)
-        if wish.top_p < 1:
-            ids = _nucleus(weights, wish.top_p)
-            weights = weights[ids]
-    if wish.typical_p < 1:
-        own = _typical(weights, wish.typical_p)
-        ids, weights = ids[own], weights[own]
+        weights = weigh(row, largest, wish.temperature)
+    # What is left is the new whole, of which the next filter keeps a part.
+    for mass, keep in ((wish.top_p, _nucleus), (wish.typical_p, _typical)):
+        if mass < 1:
+            own = keep(weights, mass)
+            ids, weights = own if ids is None else ids[own], weights[own]
+    assert ids is not None, f"no filter in {wish}"
     return ids, weights
 
 
@@ -66,21 +69,27 @@ def candidates(values: Float32Array, around: int) -> IndexArray:
     return np.flatnonzero(values >= np.partition(glimpse, rank)[rank])
 
 
-def _limited(row: Float32Array, largest: np.float32, wish: SamplingParams) -> tuple[IndexArray, Float32Array]:
-    """Ids and weights that pass min_p and top_k. Only of candidates a weight is computed at all: logits and weights
-    have the same order."""
+def _likely(row: Float32Array, largest: np.float32, wish: SamplingParams) -> tuple[IndexArray, Float32Array]:
+    """Ids and weights that pass min_p, and top_k if there is one."""
+    # By a bound on the logits, a little too low for all rounding, so that weights are computed only for a few.
+    ids = np.flatnonzero(row >= largest + np.float32(wish.temperature * (math.log(wish.min_p) - 0.01)))
+    weights = weigh(row[ids], largest, wish.temperature)
+    own = np.flatnonzero(weights >= np.float32(wish.min_p))
+    if 0 < wish.top_k < len(own):
+        own = own[_first(weights[own], np.sort(weights[own])[::-1], wish.top_k)]
+    return ids[own], weights[own]
+
+
+def _likeliest(row: Float32Array, largest: np.float32, wish: SamplingParams) -> tuple[IndexArray, Float32Array]:
+    """Ids and weights that pass top_k. Logits and weights have the same order."""
     for around in (*_LADDER, len(row)):
         ids = candidates(row, around)
-        weights = weigh(row[ids], largest, wish.temperature)
-        likeliest = np.sort(weights)[::-1]
-        length = len(ids)
-        if wish.min_p > 0:
-            length = int(np.searchsorted(-likeliest, -np.float32(wish.min_p), side="right"))
-        if wish.top_k > 0:
-            length = min(length, wish.top_k)
-        if length < len(ids):  # a prefix that ends inside what was looked at is sure
-            own = _first(weights, likeliest, length)
-            return ids[own], weights[own]
+        if len(ids) > wish.top_k:
+            break
+    weights = weigh(row[ids], largest, wish.temperature)
+    if wish.top_k < len(ids):
+        own = _first(weights, np.sort(weights)[::-1], wish.top_k)
+        ids, weights = ids[own], weights[own]
     return ids, weights
 
 
@@ -109,14 +118,15 @@ def _first(values: Float32Array, descending: Float32Array, length: int) -> Index
 
 def _typical(weights: Float32Array, mass: float) -> IndexArray:
     """Indices of the most typical that together reach `mass` of the whole, in ascending order."""
-    possible = np.flatnonzero(weights > 0)
-    share = weights[possible] / weights.sum(dtype=np.float64)
+    share = weights / np.float32(weights.sum(dtype=np.float64))
+    possible = np.flatnonzero(share > 0)
+    share = share[possible]
     surprisal = -np.log(share)
-    nearness = -np.abs(surprisal - (share * surprisal).sum())
+    nearness = -np.abs(surprisal - np.float32((share * surprisal).sum(dtype=np.float64)))
     for around in (*_LADDER, len(possible)):
         ids = candidates(nearness, around)
         order = ids[np.argsort(-nearness[ids], kind="stable")]
-        length = 1 + int(np.searchsorted(np.cumsum(share[order]), mass, side="left"))
+        length = 1 + int(np.searchsorted(np.cumsum(share[order], dtype=np.float64), mass, side="left"))
         if length < len(order):
             break
     return np.sort(possible[order[:length]])

@@ -40,9 +40,10 @@ def sample(logits: Float32Array, rows: Sequence[SampleRow], *, argmax: ArgmaxRow
     without = failed | stuck
     drawing = [r for r, row in enumerate(rows) if not row.params.is_greedy and r not in without]
     if drawing:
+        scratch = np.empty(logits.shape[1], np.float32)
         with np.errstate(over="ignore"):
             for r, u in zip(drawing, random_numbers([rows[r] for r in drawing]), strict=True):
-                token_ids[r] = draw(sources.get(r, logits[r]), rows[r].params, largest[r], u)
+                token_ids[r] = draw(sources.get(r, logits[r]), rows[r].params, largest[r], u, scratch)
     logprobs = [
         None if row.params.logprobs is None or r in without else score(logits[r], token_ids[r], row.params.logprobs)
         for r, row in enumerate(rows)
