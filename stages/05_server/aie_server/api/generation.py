@@ -13,7 +13,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from aie_engine import EngineDeadError, ErrorInfo, GenerateRequest, SamplingParams, TokenEvent, TokenStream
+from aie_engine import (
+    ConstraintSpec,
+    EngineDeadError,
+    ErrorInfo,
+    GenerateRequest,
+    SamplingParams,
+    TokenEvent,
+    TokenStream,
+)
 from aie_server.config import ServerConfig
 from aie_server.errors import DeadlineExceededError, GenerationError, ServerDrainingError
 from aie_server.gate import AdmitRequest, Gate
@@ -98,10 +106,12 @@ class Generation:
             self.close()
             raise
 
-    def submit(self, prompts: Sequence[tuple[int, ...]], sampling: SamplingParams) -> None:
+    def submit(
+        self, prompts: Sequence[tuple[int, ...]], sampling: SamplingParams, constraint: ConstraintSpec | None = None
+    ) -> None:
         """Every prompt becomes a request of the engine. Raises the engine's errors."""
         for index, prompt in enumerate(prompts):
-            self._submit(index, prompt, sampling)
+            self._submit(index, prompt, sampling, constraint)
 
     def close(self) -> None:
         """Cancel what has not ended and leave the gate. A second call does nothing."""
@@ -133,9 +143,13 @@ class Generation:
                 if event is not None:
                     yield choice, self._take(choice, event)
 
-    def _submit(self, index: int, prompt: tuple[int, ...], sampling: SamplingParams) -> None:
+    def _submit(
+        self, index: int, prompt: tuple[int, ...], sampling: SamplingParams, constraint: ConstraintSpec | None
+    ) -> None:
         request_id = f"{self._request.request_id}-{next(_serial)}"  # a client may send the same X-Request-Id twice
-        stream = self._model.engine.submit(GenerateRequest(request_id, prompt, sampling, self._deadline_s))
+        stream = self._model.engine.submit(
+            GenerateRequest(request_id, prompt, sampling, self._deadline_s, constraint=constraint)
+        )
         output = TextOutput(self._model.text.tokenizer, self._output)
         self.choices.append(Choice(index, prompt, stream, output, self._started_s))
         self._metrics.prompt_tokens.inc(len(prompt))
