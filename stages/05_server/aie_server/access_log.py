@@ -21,6 +21,8 @@ class AccessRecord:
     num_bytes: int  # of the body that was sent
     duration_s: float
     request_id: str
+    started_s: float = 0.0  # on the clock of `time.monotonic`
+    blocked_s: float = 0.0  # that writing waited for the client to read
 
 
 def log_access(record: AccessRecord) -> None:

@@ -28,6 +28,7 @@ from aie_server.metrics import Metrics
 from aie_server.metrics_catalog import ServerMetrics
 from aie_server.prediction_metrics import PredictionMetrics
 from aie_server.predictors import PredictorTable, ServedPredictor
+from aie_server.request_book import RequestBook
 from aie_server.served import ModelTable, ServedModel
 
 __all__ = ["Server"]
@@ -65,6 +66,7 @@ class Server:
         self._drain_gate = _DrainGate(gate or OpenGate())
         self._metrics = ServerMetrics(metrics or Metrics(self.config.metrics_prefix))
         self._metrics.watch(self.models)
+        self._requests = RequestBook()
         self._prediction_metrics = PredictionMetrics(self._metrics.registry)
         self._prediction_metrics.watch(self.predictors)
         if control is not None:
@@ -191,11 +193,12 @@ class Server:
 
     def finished(self, record: AccessRecord) -> None:
         self._metrics.requests.labels(record.route, str(record.status)).inc()
+        self._requests.finish(record)
         log_access(record)
 
     def _routes(self) -> Router:
         router = Router()
-        context = GenerationContext(self._drain_gate, self.config, self._metrics)
+        context = GenerationContext(self._drain_gate, self.config, self._metrics, self._requests)
         health = HealthEndpoint(self.models, self.predictors, self._drain_gate, self.config, lambda: self.is_draining)
         predictions = PredictionContext(self._drain_gate, self.config, self._prediction_metrics, self.predictors)
         self._inference = InferenceService(predictions, health.is_well, self._control)

@@ -28,6 +28,7 @@ from aie_server.gate import AdmitRequest, Gate
 from aie_server.http.messages import ClientGoneError, Request
 from aie_server.leases import Lease
 from aie_server.metrics_catalog import ModelMetrics, ServerMetrics
+from aie_server.request_book import ChoiceTrace, RequestBook
 from aie_server.text_output import Delta, OutputOptions, TextOutput
 
 __all__ = ["Choice", "Generation", "GenerationContext", "Usage"]
@@ -43,6 +44,7 @@ class GenerationContext:
     gate: Gate
     config: ServerConfig
     metrics: ServerMetrics
+    requests: RequestBook
 
 
 @dataclass(slots=True)
@@ -62,6 +64,7 @@ class Choice:
     prompt_ids: tuple[int, ...]
     stream: TokenStream
     output: TextOutput
+    trace: ChoiceTrace
     last_token_s: float  # when the last token came, or when the request began
     num_cached_tokens: int = 0
     is_done: bool = False
@@ -77,6 +80,7 @@ class Generation:
         self._request = request
         self._output = output
         self._metrics: ModelMetrics = context.metrics.of_model(model.name)
+        self._trace = context.requests.open(request, model.name)
         self._exit = ExitStack()
         self._exit.callback(lease.close)
         self._started_s = time.monotonic()
@@ -99,6 +103,7 @@ class Generation:
             self._exit.enter_context(
                 self._context.gate.admit(AdmitRequest(self._request.client_key, self._request.head.path))
             )
+            self._trace.admitted_s = time.monotonic()
             budget_s = self._context.gate.default_deadline_s
             self._deadline_s = None if budget_s is None else self._started_s + budget_s
             yield
@@ -110,6 +115,7 @@ class Generation:
         self, prompts: Sequence[tuple[int, ...]], sampling: SamplingParams, constraint: ConstraintSpec | None = None
     ) -> None:
         """Every prompt becomes a request of the engine. Raises the engine's errors."""
+        self._trace.submitted_s = time.monotonic()
         for index, prompt in enumerate(prompts):
             self._submit(index, prompt, sampling, constraint)
 
@@ -151,7 +157,8 @@ class Generation:
             GenerateRequest(request_id, prompt, sampling, self._deadline_s, constraint=constraint)
         )
         output = TextOutput(self._model.text.tokenizer, self._output)
-        self.choices.append(Choice(index, prompt, stream, output, self._started_s))
+        trace = self._trace.add_choice(index, request_id)
+        self.choices.append(Choice(index, prompt, stream, output, trace, self._started_s))
         self._metrics.prompt_tokens.inc(len(prompt))
         self._metrics.prompt_length.observe(len(prompt))
 
@@ -214,12 +221,14 @@ class Generation:
         now_s = time.monotonic()
         self._metrics.generation_tokens.inc(num_tokens)
         if choice.output.num_tokens == 0:
+            choice.trace.first_token_s = now_s
             self._metrics.time_to_first_token.observe(now_s - self._started_s)
         else:
             self._metrics.inter_token_latency.observe((now_s - choice.last_token_s) / num_tokens)
         choice.last_token_s = now_s
 
     def _count_end(self, choice: Choice, reason: str) -> None:
+        choice.trace.reason, choice.trace.done_s = reason, time.monotonic()
         self._context.metrics.success.labels(self._model.name, reason).inc()
-        self._metrics.e2e_latency.observe(time.monotonic() - self._started_s)
+        self._metrics.e2e_latency.observe(choice.trace.done_s - self._started_s)
         self._metrics.generation_length.observe(choice.output.num_tokens)

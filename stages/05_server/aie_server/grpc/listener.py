@@ -149,7 +149,7 @@ class GrpcListener:
             head = RequestHead("POST", path, path, "", (2, 0), metadata, None, False)
             method = self.service.method(name)
             takes, gives = METHODS[name]
-            request = Request(head, b"", request_id, client, lambda: not context.is_active())
+            request = Request(head, b"", request_id, client, lambda: not context.is_active(), started_s)
             message = self._message(messages, context)
             answer = encode(gives, method(decode(takes, message), request))
         except ClientGoneError:
@@ -160,7 +160,7 @@ class GrpcListener:
             _log.exception("gRPC call %s failed", name)
             status, failure = 500, error
         seconds = time.monotonic() - started_s
-        self._finished(AccessRecord(client, "POST", path, path, status, len(answer), seconds, request_id))
+        self._finished(AccessRecord(client, "POST", path, path, status, len(answer), seconds, request_id, started_s))
         if status == 200:
             return answer
         sentence = "The client is gone."

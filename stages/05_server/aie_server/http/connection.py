@@ -150,7 +150,9 @@ class Connection(BaseHTTPRequestHandler):
         deadline = time.monotonic() + self._limits.body_timeout_s
         body = read_body(self._reader, head, self._limits, deadline)
         exchange.body_is_read = True
-        return route.handler(Request(head, body, exchange.request_id, client_key, self._peer.is_gone))
+        return route.handler(
+            Request(head, body, exchange.request_id, client_key, self._peer.is_gone, exchange.started_s)
+        )
 
     def _ask_for_body(self) -> None:
         try:
@@ -250,5 +252,6 @@ class Connection(BaseHTTPRequestHandler):
                 num_bytes=exchange.num_bytes,
                 duration_s=time.monotonic() - exchange.started_s,
                 request_id=exchange.request_id,
+                started_s=exchange.started_s,
             )
         )

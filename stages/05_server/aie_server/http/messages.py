@@ -1,6 +1,7 @@
 """What a handler gets and what it gives back. Nothing here knows sockets or models."""
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -26,6 +27,8 @@ class Request:
     request_id: str
     client_key: str  # who asks, for rate limits: an API key's digest or an address
     client_gone: Callable[[], bool]  # cheap; true once the client hung up
+    started_s: float = field(default_factory=time.monotonic)  # when its first byte came
+    received_s: float = field(default_factory=time.monotonic)  # and its last
 
 
 @dataclass(slots=True)

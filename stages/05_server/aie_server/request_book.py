@@ -1,0 +1,91 @@
+"""When a request reached which point on its way through the server: those that are open and the last that ended.
+
+Only instants are noted here, a handful per request. What the engine did in between it knows itself
+(`EngineClient.explain`), and is asked for when somebody wants to see it.
+"""
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from aie_server.access_log import AccessRecord
+from aie_server.http.messages import Request
+
+__all__ = ["MAX_KEPT", "ChoiceTrace", "RequestBook", "RequestTrace"]
+
+MAX_KEPT = 512
+
+
+@dataclass(slots=True, eq=False)
+class ChoiceTrace:
+    """One choice of a generation, which is one request of the engine."""
+
+    index: int
+    engine_id: str
+    first_token_s: float | None = None  # seen here, where it becomes text
+    done_s: float | None = None
+    reason: str | None = None  # how it ended
+
+
+@dataclass(slots=True, eq=False)
+class RequestTrace:
+    """Instants are on the clock of `time.monotonic`; None: not there yet."""
+
+    request_id: str  # X-Request-Id
+    client_key: str
+    path: str
+    model: str
+    started_s: float  # its first byte
+    received_s: float  # its last one
+    validated_s: float  # its fields are fine: now it asks to be let in
+    admitted_s: float | None = None
+    submitted_s: float | None = None  # tokenized
+    choices: list[ChoiceTrace] = field(default_factory=list)
+    prediction_s: Mapping[str, float] | None = None  # of a predictor: pre, queue, compute, post
+    batches: tuple[str, int, int] | None = None  # of a predictor: why the longest one was cut, its size, inputs in all
+    finished_s: float | None = None
+    status: int | None = None
+    blocked_s: float = 0.0  # that writing waited for the client to read
+
+    def add_choice(self, index: int, engine_id: str) -> ChoiceTrace:
+        choice = ChoiceTrace(index, engine_id)
+        self.choices.append(choice)
+        return choice
+
+
+class RequestBook:
+    """Thread-safe without a lock: every change is one operation on a dictionary or a deque."""
+
+    def __init__(self, *, max_kept: int = MAX_KEPT) -> None:
+        self.max_kept = max_kept
+        # A client may use its id again, also at the same time; the first byte of two requests is never the same.
+        self._open: dict[tuple[str, float], RequestTrace] = {}
+        self._kept: deque[RequestTrace] = deque(maxlen=max_kept)  # the one that ended last comes last
+
+    def open(self, request: Request, model: str) -> RequestTrace:
+        """A request for `model` has been found valid. It stays open until `finish`."""
+        trace = RequestTrace(
+            request.request_id,
+            request.client_key,
+            request.head.path,
+            model,
+            request.started_s,
+            request.received_s,
+            time.monotonic(),
+        )
+        self._open[trace.request_id, trace.started_s] = trace
+        return trace
+
+    def finish(self, record: AccessRecord) -> None:
+        """A request was answered, whatever it was for."""
+        trace = self._open.pop((record.request_id, record.started_s), None)
+        if trace is not None:
+            trace.finished_s = record.started_s + record.duration_s
+            trace.status = record.status
+            trace.blocked_s = record.blocked_s
+            self._kept.append(trace)
+
+    def snapshot(self) -> tuple[list[RequestTrace], list[RequestTrace]]:
+        """Those that are open, the oldest first, and those that ended, the latest first."""
+        return list(self._open.copy().values()), list(reversed(self._kept.copy()))
