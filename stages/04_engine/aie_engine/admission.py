@@ -3,6 +3,7 @@
 import random
 from collections.abc import Collection
 
+from aie_engine.constraints import ConstrainedAnswer
 from aie_engine.generation import Generation
 from aie_engine.requests import GenerateRequest
 from aie_scheduler import BlockContent, Request, Scheduler
@@ -32,12 +33,15 @@ class Admission:
         self._speculates = speculates
         self._seeds = random.Random(seed)
 
-    def admit(self, request: GenerateRequest, now: float) -> Generation:
-        """Queue `request`. Raises what the scheduler raises, and `OutOfMemoryError`; then nothing of it is left."""
+    def admit(self, request: GenerateRequest, now: float, constraint: ConstrainedAnswer | None = None) -> Generation:
+        """Queue `request`. constraint: the form that its answer must have. Raises what the scheduler raises, and
+        `OutOfMemoryError`; then nothing of it is left."""
         params = request.sampling
         if params.seed is None:
             params = params.with_seed(self._seeds.getrandbits(63))
-        member = Generation(request, params, self._eos_token_ids, self._pool, guesses=self._speculates)
+        member = Generation(
+            request, params, self._eos_token_ids, self._pool, constraint=constraint, guesses=self._speculates
+        )
         try:
             self._scheduler.add(
                 Request(

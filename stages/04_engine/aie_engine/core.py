@@ -14,14 +14,16 @@ import logging
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 
 from aie_engine.admission import Admission
 from aie_engine.assembler import BatchAssembler
-from aie_engine.errors import error_info
+from aie_engine.constraints import ConstrainedAnswer, MaskAhead
+from aie_engine.counting import Counters, figures
+from aie_engine.errors import error_info, fault_info
 from aie_engine.executors.protocol import Executor
 from aie_engine.generation import Generation
 from aie_engine.preemptions import PreemptionLog
+from aie_engine.preparing import Preparing
 from aie_engine.requests import ErrorInfo, FinishReason, GenerateRequest, TokenEvent
 from aie_engine.sampling import SampleOutput
 from aie_engine.speculation import Speculator
@@ -39,18 +41,6 @@ MAX_FAILED_STEPS = 3
 _log = logging.getLogger("aie.engine")
 
 
-@dataclass(slots=True)
-class _Counters:
-    """As in `EngineStats`."""
-
-    steps: int = 0
-    batch_size_sum: int = 0
-    tokens_prefill: int = 0
-    tokens_decode: int = 0
-    step_time_s: float = 0.0
-    failed_steps: int = 0
-
-
 class EngineCore:
     """Single-threaded: one thread calls everything."""
 
@@ -63,6 +53,7 @@ class EngineCore:
         eos_token_ids: Collection[int] = (),
         block_size: int | None = None,
         speculator: Speculator | None = None,
+        masks: MaskAhead | None = None,
         max_rows: int = 1024,
         pool: MemoryPool | None = None,
         seed: int = 0,
@@ -70,6 +61,7 @@ class EngineCore:
     ) -> None:
         self.clock = clock
         self.dead_reason: str | None = None  # why this engine will never compute again
+        self.wake: Callable[[], None] = lambda: None  # called by other threads when `step` has something new to do
         self.timelines = TimelineBook(clock())  # where the time of every request goes
         self._scheduler = scheduler
         self._pool = pool or MemoryPool()
@@ -79,44 +71,47 @@ class EngineCore:
         )  # fmt: skip
         self._runner = StepRunner(executor, assembler, max_rows=max_rows, clock=clock)
         self._speculator = speculator
+        self._preparing = Preparing(masks)
         self._generations: dict[str, Generation] = {}
         self._decoding: list[Generation] = []  # who sampled in the last step and goes on
         self._events: list[TokenEvent] = []
         self._preemptions = PreemptionLog()
         self._num_failed_in_row = 0
         self._last_step_s = clock()
-        self._counters = _Counters()
+        self._counters = Counters()
 
     @property
     def has_work(self) -> bool:
         """Whether `step` would compute something or has news."""
-        return bool(self._events) or (self.dead_reason is None and self._scheduler.has_work)
+        return bool(self._events) or (
+            self.dead_reason is None and (self._scheduler.has_work or self._preparing.has_ready)
+        )
 
     def add(self, request: GenerateRequest) -> None:
         """Take a request in. If it cannot be, its only event says why."""
         if self.dead_reason is not None:
             self._refuse(request, ErrorInfo("engine_died", self.dead_reason, 503, 1.0))
             return
-        now = self.clock()
+        if request.constraint is None:
+            self._admit(request)
+            return
         try:
-            self._generations[request.request_id] = self._admission.admit(request, now)
+            self._preparing.begin(request, self.wake)
         except AieError as error:
             self._refuse(request, error_info(error))
-        else:
-            self.timelines.added(request.request_id, now, len(request.prompt_ids))
 
     def cancel(self, request_id: str) -> None:
         """End a request now: its blocks are free on return, its last event comes with the next step."""
-        if self._scheduler.cancel(request_id):
+        if self._scheduler.cancel(request_id) or self._preparing.drop(request_id):
             self._end(request_id, "cancelled")
 
     def cancel_all(self) -> None:
-        for request_id in list(self._generations):
+        for request_id in self._open_ids():
             self.cancel(request_id)
 
     def next_step_at(self, now: float) -> float | None:
         """When `step` has something to do without a new command; None for never."""
-        if self._events:
+        if self._events or self._preparing.has_ready:
             return now
         return None if self.dead_reason is not None else self._scheduler.next_deadline(now)
 
@@ -132,46 +127,42 @@ class EngineCore:
     def die(self, reason: str) -> None:
         """Give up for good: every open request ends with an error, every later one is refused."""
         self.dead_reason = reason
-        for request_id in list(self._generations):
+        for request_id in self._open_ids():
             with suppress(Exception):  # it may be the scheduler that broke; whoever waits must hear of it all the same
                 self._scheduler.cancel(request_id)
+            self._preparing.drop(request_id)
             self._fail(request_id, ErrorInfo("engine_died", reason, 503, 1.0))
 
     def stats(self) -> EngineStats:
         """Figures of now, without those that belong to the process (`rss_bytes`, `worker_pid`)."""
-        queue = self._scheduler.stats()
-        used = queue.num_blocks - queue.num_free_blocks
-        memory = self._pool.stats()
-        return EngineStats(
-            num_running=queue.num_running,
-            num_waiting=queue.num_waiting,
-            kv_usage=used / queue.num_blocks if queue.num_blocks else 0.0,
-            num_free_blocks=queue.num_free_blocks,
-            num_preemptions=queue.num_preemptions,
-            last_step_age_s=self.clock() - self._last_step_s,
-            num_kv_blocks=queue.num_blocks,
-            memory_reserved_bytes=memory.reserved_bytes,
-            memory_live_bytes=memory.live_bytes,
-            memory_requested_bytes=memory.requested_bytes,
-            memory_cached_bytes=memory.cached_bytes,
-            memory_pending_bytes=memory.pending_bytes,
-            memory_mapped_bytes=memory.mapped_bytes,
-            prefix_query_tokens=queue.prefix_query_tokens,
-            prefix_hit_tokens=queue.prefix_hit_tokens,
-            num_cached_blocks=queue.num_cached_blocks,
-            drafted_tokens=self._speculator.num_drafted if self._speculator is not None else 0,
-            accepted_tokens=self._speculator.num_accepted if self._speculator is not None else 0,
-            execute_time_s=self._runner.execute_time_s,
-            **asdict(self._counters),
-        )
+        return figures(
+            self._counters, self._scheduler.stats(), self._pool, self._speculator,
+            execute_time_s=self._runner.execute_time_s, last_step_age_s=self.clock() - self._last_step_s,
+        )  # fmt: skip
 
     def reset_counters(self) -> None:
         """Count from here, so that a warm-up is not in the figures."""
-        self._counters = _Counters()
+        self._counters = Counters()
         self._runner.execute_time_s = 0.0
         self._pool.ledger.num_requests = 0
 
+    def _admit(self, request: GenerateRequest, constraint: ConstrainedAnswer | None = None) -> None:
+        now = self.clock()
+        try:
+            if constraint is not None:
+                constraint.mask()  # raises what was wrong with it
+            self._generations[request.request_id] = self._admission.admit(request, now, constraint)
+        except Exception as error:
+            self._refuse(request, fault_info(error))
+        else:
+            self.timelines.added(request.request_id, now, len(request.prompt_ids))
+
+    def _open_ids(self) -> list[str]:
+        return [*self._generations, *self._preparing.request_ids]
+
     def _plan(self, now: float) -> StepPlan | None:
+        for request, constraint in self._preparing.take_ready():
+            self._admit(request, constraint)
         if self._speculator is not None:
             self._speculator.propose(self._decoding)
         plan = self._scheduler.schedule(now)
@@ -226,14 +217,10 @@ class EngineCore:
                 counters.tokens_prefill += chunk.num_tokens
             if not chunk.samples:
                 continue
-            fault = fault_of(output, row) if output.failed or output.stuck else None
-            if fault is not None:
-                self._scheduler.cancel(member.request_id)  # at once: what it has just stored is nothing to keep
-                self._fail(member.request_id, fault)
-                row += 1 + chunk.num_drafts
-                continue
             event = self._take_chunk(chunk, member, output, row)
             row += 1 + chunk.num_drafts
+            if event is None:
+                continue
             num_tokens = len(event.token_ids)
             counters.tokens_decode += num_tokens
             events.append(event)
@@ -245,12 +232,23 @@ class EngineCore:
                 finished[member.request_id] = event.finish_reason
         return finished, accepted
 
-    def _take_chunk(self, chunk: ScheduledChunk, member: Generation, output: SampleOutput, row: int) -> TokenEvent:
-        if not chunk.num_drafts:
-            return take_one(member, output, row)
-        event, num_right, num_checked = take_several(member, output, row, chunk.num_drafts)
-        if self._speculator is not None:
-            self._speculator.settle(member, num_right, num_checked)
+    def _take_chunk(
+        self, chunk: ScheduledChunk, member: Generation, output: SampleOutput, row: int
+    ) -> TokenEvent | None:
+        """The news of one member; None where the only one is that it has failed."""
+        event: TokenEvent | None = None
+        fault = member.fault or fault_of(output, row)
+        if fault is None and not chunk.num_drafts:
+            event = take_one(member, output, row)
+            fault = member.fault
+        elif fault is None:
+            event, num_right, num_checked = take_several(member, output, row, chunk.num_drafts)
+            if self._speculator is not None:
+                self._speculator.settle(member, num_right, num_checked)
+        if fault is not None:
+            self._scheduler.cancel(member.request_id)  # at once: what this step has stored of it is nothing to keep
+            self._fail(member.request_id, fault)
+            return None
         return event
 
     def _fail_step(self, plan: StepPlan, error: Exception) -> None:
@@ -259,7 +257,7 @@ class EngineCore:
         self._num_failed_in_row += 1
         for chunk in plan.chunks:
             self._scheduler.cancel(chunk.request_id)
-            self._fail(chunk.request_id, _fault(error))
+            self._fail(chunk.request_id, fault_info(error))
         if self._num_failed_in_row >= MAX_FAILED_STEPS:
             self.die(f"The engine gave up after {MAX_FAILED_STEPS} failed steps in a row ({type(error).__name__}).")
 
@@ -284,8 +282,3 @@ class EngineCore:
         self.timelines.ended(request_id, reason, self.clock())
         member.close()
         return member.num_prompt
-
-
-def _fault(error: Exception) -> ErrorInfo:
-    """What the client of a failed step sees: that it failed and how, not the text of a foreign exception."""
-    return ErrorInfo("engine_fault", f"The engine failed while computing this request ({type(error).__name__}).")

@@ -30,6 +30,7 @@ __all__ = [
     "RequestCancelledError",
     "UnsupportedOpError",
     "error_info",
+    "fault_info",
     "rebuild",
 ]
 
@@ -85,6 +86,14 @@ def error_info(error: AieError) -> ErrorInfo:
     return ErrorInfo(
         error.code, str(error), error.status, getattr(error, "retry_after_s", None), getattr(error, "param", None)
     )
+
+
+def fault_info(error: Exception) -> ErrorInfo:
+    """What the client of a request sees of what went wrong with it: of a foreign exception that it came and which it
+    was, not its text."""
+    if isinstance(error, AieError):
+        return error_info(error)
+    return ErrorInfo("engine_fault", f"The engine failed while computing this request ({type(error).__name__}).")
 
 
 def rebuild(message: str, *, code: str, status: int, exit_code: int) -> AieError:

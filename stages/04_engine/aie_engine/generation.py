@@ -5,9 +5,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from aie_engine.batch import Int32Array
+from aie_engine.constraints import ConstrainedAnswer
 from aie_engine.drafting import Guessing
+from aie_engine.errors import fault_info
 from aie_engine.params import SamplingParams
-from aie_engine.requests import FinishReason, GenerateRequest, TokenLogprobs
+from aie_engine.requests import ErrorInfo, FinishReason, GenerateRequest, TokenLogprobs
 from aie_engine.sampling import SampleRow
 from aie_tensor import MemoryPool, Owner
 
@@ -20,8 +22,8 @@ class Generation:
     """Token ids from `pool`, prompt and answer together; given back by `close`. Raises `OutOfMemoryError`."""
 
     __slots__ = (
-        "_memory", "guessing", "is_closed", "max_tokens", "num_cached", "num_prompt", "num_to_score", "num_tokens",
-        "params", "prompt_logprobs", "request_id", "row", "stop_ids", "tokens",
+        "_memory", "constraint", "fault", "guessing", "is_closed", "max_tokens", "num_cached", "num_prompt",
+        "num_to_score", "num_tokens", "params", "prompt_logprobs", "request_id", "row", "stop_ids", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -31,6 +33,7 @@ class Generation:
         eos_token_ids: Iterable[int],
         pool: MemoryPool,
         *,
+        constraint: ConstrainedAnswer | None = None,
         guesses: bool = False,
     ) -> None:
         self.request_id = request.request_id
@@ -40,7 +43,10 @@ class Generation:
         self.num_cached = -1  # tokens of the prompt that the prefix cache spared; -1: not admitted yet
         self.num_to_score = 0 if params.prompt_logprobs is None else self.num_prompt - 1
         self.prompt_logprobs: list[TokenLogprobs] = []  # computed, and not told yet
-        self.guessing = Guessing() if guesses else None
+        self.constraint = constraint  # the form that the answer must have
+        self.fault: ErrorInfo | None = None  # why it cannot go on, to be told by whoever ends it
+        # What may follow a guess of a form's tokens is known only when they have come.
+        self.guessing = Guessing() if guesses and constraint is None else None
         self.is_closed = False
         self._memory = pool.allocate(4 * self.max_tokens, owner=Owner("token ids", request_id=request.request_id))
         self.tokens: Int32Array = self._memory.array(np.int32, self.max_tokens)  # prompt, then what was sampled
@@ -59,10 +65,32 @@ class Generation:
         self.row.position = self.num_tokens
         if token_id in self.stop_ids:
             return "stop"
+        if self.constraint is not None and self._follow(self.constraint, token_id):
+            return "stop"
         return "length" if self.num_tokens == self.max_tokens else None
+
+    def next_row(self) -> SampleRow:
+        """The row of the next token, with the mask of what the answer's form allows, for which it waits if it must."""
+        if self.constraint is not None:
+            try:
+                self.row.mask = self.constraint.mask()
+            except Exception as error:  # of this request's form, and of no other's concern
+                self.fault, self.row.mask = fault_info(error), None
+        return self.row
+
+    def _follow(self, constraint: ConstrainedAnswer, token_id: int) -> bool:
+        """Tell the form what came; says whether the answer is complete."""
+        try:
+            constraint.accept(token_id)
+        except Exception as error:
+            self.fault = fault_info(error)
+        return constraint.is_done
 
     def close(self) -> None:
         """Give the memory back: the request has ended."""
         self.is_closed = True
+        if self.constraint is not None:
+            self.constraint.close()
+            self.row.mask = None
         self.tokens = self.row.tokens = _NO_TOKENS
         self._memory.release()

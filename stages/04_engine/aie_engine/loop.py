@@ -45,6 +45,7 @@ class EngineLoop:
         self._inbox: Inbox = queue.SimpleQueue() if inbox is None else inbox
         self._process = psutil.Process()
         self._stats_due_s = core.clock()
+        core.wake = lambda: self.put(_nothing)
 
     def put(self, command: Command) -> None:
         """Have `command` called in the engine's thread, before its next step."""
@@ -95,3 +96,7 @@ class EngineLoop:
             self._stats_due_s = now + self._stats_every_s
         if events or is_due:
             self._deliver(events, self.stats() if is_due else None)
+
+
+def _nothing(core: EngineCore) -> None:
+    """A command for the sake of waking up."""

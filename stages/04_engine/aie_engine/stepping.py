@@ -41,9 +41,9 @@ class StepRunner:
         """A token for each row that samples: those of a chunk, the last known token's and its guesses', stand together,
         in the order of the chunks. members[s]: whose chunk chunks[s] is; scores of its prompt are left there."""
         batch = self._assembler.assemble(chunks, [member.tokens for member in members])
-        rows = _sampling_rows(chunks, members)
         wanted = _prompt_rows(chunks, members, batch)
         logits = self._score_prompts(batch, wanted) if wanted else self._execute(batch)
+        rows = _sampling_rows(chunks, members)  # only now: masks are computed while the model runs
         return sample(logits, rows, argmax=self._executor.argmax_rows) if rows else _NOTHING
 
     def _execute(self, batch: StepBatch) -> Float32Array:
@@ -70,7 +70,7 @@ def _sampling_rows(chunks: Sequence[ScheduledChunk], members: Sequence[Generatio
     rows: list[SampleRow] = []
     for chunk, member in zip(chunks, members, strict=True):
         if chunk.samples:
-            rows.append(member.row)
+            rows.append(member.row if member.constraint is None else member.next_row())
             if chunk.num_drafts:
                 behind = member.num_tokens + 1
                 rows += [member.row.at(position) for position in range(behind, behind + chunk.num_drafts)]

@@ -63,7 +63,7 @@ def _event(
         token_ids,
         logprobs,
         reason,
-        token_ids[-1] if reason == "stop" else None,
+        token_ids[-1] if reason == "stop" and token_ids[-1] in member.stop_ids else None,
         None,
         member.num_prompt,
         member.num_cached,
