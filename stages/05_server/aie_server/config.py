@@ -19,6 +19,7 @@ class HttpLimits:
     max_body_chunks: int = 16 * 1024  # of a chunked body; beyond: 413
     max_drain_bytes: int = 16 * 1024 * 1024  # read and thrown away after an early error, or the client would not see it
     idle_timeout_s: float = 75.0  # between two requests of a connection
+    leaving_timeout_s: float = 1.0  # the same once the server is leaving: for a request that is on its way
     header_timeout_s: float = 10.0  # from the first byte of a request to its last header
     body_timeout_s: float = 30.0
     send_timeout_s: float = 20.0  # for one write; a reader slower than that loses its stream
@@ -44,6 +45,9 @@ class ServerConfig:
     max_stop_chars: int = 256  # of one stop string
     max_stop_token_ids: int = 64
     max_top_logprobs: int = 20
+    max_constraint_chars: int = 1 << 16  # of a schema, expression or grammar, and of all tools of a request together
+    max_guided_choices: int = 1024  # texts of which an answer may be one
+    max_tools: int = 128  # as OpenAI's API has it
     default_completion_tokens: int = 16  # as OpenAI's API has it
     max_default_chat_tokens: int | None = None  # chat without max_tokens; None: the rest of the context
     allowed_template_kwargs: tuple[str, ...] = ("date_string", "enable_thinking", "thinking")
