@@ -1,4 +1,4 @@
-"""Everything that moves logits, against a plain reference written from the definitions: one row, one token at a time."""
+"""All that moves logits, against a plain reference written from the definitions: one row, one token at a time."""
 
 import math
 from collections.abc import Sequence
@@ -132,12 +132,13 @@ def test_each_row_gets_the_same_alone_and_in_company(batch: list[SampleRow], see
 def test_penalties_count_the_prompt_or_only_the_answer() -> None:
     logits = np.array([[4.0, 4.0, -4.0, 4.0]], np.float32)
     prompt, answer = [0, 2], [1, 1]
-    for wish, expected in [
+    cases: list[tuple[dict[str, Any], list[float]]] = [
         ({"repetition_penalty": 2.0}, [2.0, 2.0, -8.0, 4.0]),
         ({"frequency_penalty": 0.5}, [4.0, 3.0, -4.0, 4.0]),
         ({"presence_penalty": 0.5}, [4.0, 3.5, -4.0, 4.0]),
         ({"frequency_penalty": 0.5, "presence_penalty": 0.5, "repetition_penalty": 2.0}, [2.0, 0.5, -8.0, 4.0]),
-    ]:
+    ]
+    for wish, expected in cases:
         changed = logits.copy()
         steer(changed, [row_of(prompt, answer, **wish)])
         assert changed.tolist() == [expected]
@@ -153,11 +154,8 @@ def test_a_bad_word_of_several_tokens_loses_only_its_end() -> None:
 
 def test_nothing_left_is_said_and_costs_nobody_else_anything() -> None:
     logits = np.zeros((3, 8), np.float32)
-    batch = [
-        row_of([1], allowed_token_ids=(3,), bad_words=((3,),)),
-        row_of([1]),
-        row_of([1], mask=np.zeros(1, np.uint32)),
-    ]
+    forbidding = row_of([1], allowed_token_ids=(3,), bad_words=((3,),))
+    batch = [forbidding, row_of([1]), row_of([1], mask=np.zeros(1, np.uint32))]
     output = sample(logits, batch)
     assert output.stuck == {0, 2} and output.failed == frozenset()
     assert output.token_ids[1] == 0
@@ -285,8 +283,8 @@ def test_rows_without_wishes_prepare_and_cost_nothing(wishes: dict[str, Any], is
 @pytest.mark.parametrize(("field", "value"), [
     ("typical_p", 0.0), ("typical_p", 1.1), ("repetition_penalty", 0.0), ("repetition_penalty", math.inf),
     ("frequency_penalty", 2.1), ("frequency_penalty", math.nan), ("presence_penalty", -2.1), ("min_tokens", -1),
-    ("min_tokens", 17), ("logit_bias", ((1, 100.5),)), ("logit_bias", ((1, 1.0), (1, 2.0))), ("logit_bias", ((-1, 1.0),)),
-    ("bad_words", ((),)), ("bad_words", ((3, -1),)), ("allowed_token_ids", ()), ("allowed_token_ids", (-1,)),
+    ("min_tokens", 17), ("logit_bias", ((1, 100.5),)), ("logit_bias", ((1, 1.0), (1, 2.0))),
+    ("logit_bias", ((-1, 1.0),)), ("bad_words", ((),)), ("bad_words", ((3, -1),)), ("allowed_token_ids", ()), ("allowed_token_ids", (-1,)),
     ("prompt_logprobs", 21),
 ])  # fmt: skip
 def test_wishes_out_of_range_are_refused_by_name(field: str, value: Any) -> None:
