@@ -6,9 +6,9 @@ Only instants are noted here, a handful per request. What the engine did in betw
 
 import time
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from aie_engine import BatchFacts
 from aie_server.access_log import AccessRecord
 from aie_server.http.messages import Request
 
@@ -42,8 +42,9 @@ class RequestTrace:
     admitted_s: float | None = None
     submitted_s: float | None = None  # tokenized
     choices: list[ChoiceTrace] = field(default_factory=list)
-    prediction_s: Mapping[str, float] | None = None  # of a predictor: pre, queue, compute, post
-    batches: tuple[str, int, int] | None = None  # of a predictor: why the longest one was cut, its size, inputs in all
+    computed_s: float | None = None  # of a predictor: all its inputs
+    num_inputs: int = 0  # of a predictor
+    batch: BatchFacts | None = None  # of a predictor: that of the input that took longest
     finished_s: float | None = None
     status: int | None = None
     blocked_s: float = 0.0  # that writing waited for the client to read

@@ -200,7 +200,9 @@ class Server:
         router = Router()
         context = GenerationContext(self._drain_gate, self.config, self._metrics, self._requests)
         health = HealthEndpoint(self.models, self.predictors, self._drain_gate, self.config, lambda: self.is_draining)
-        predictions = PredictionContext(self._drain_gate, self.config, self._prediction_metrics, self.predictors)
+        predictions = PredictionContext(
+            self._drain_gate, self.config, self._prediction_metrics, self.predictors, self._requests
+        )
         self._inference = InferenceService(predictions, health.is_well, self._control)
 
         def add(method: str, path: str, handler: Handler, summary: str, *, is_open: bool = False) -> None:

@@ -28,6 +28,7 @@ from aie_server.gate import AdmitRequest, Gate
 from aie_server.http.messages import ClientGoneError, Request, Response, json_response
 from aie_server.prediction_metrics import PredictionMetrics
 from aie_server.predictors import PredictorTable, ServedPredictor
+from aie_server.request_book import RequestBook
 
 __all__ = ["Outputs", "PredictionContext", "PredictionRun"]
 
@@ -44,6 +45,7 @@ class PredictionContext:
     config: ServerConfig
     metrics: PredictionMetrics
     predictors: PredictorTable
+    requests: RequestBook
 
 
 class PredictionRun:
@@ -56,6 +58,7 @@ class PredictionRun:
         self._context = context
         self._model = model
         self._request = request
+        self._trace = context.requests.open(request, model.name)
         self._exit = ExitStack()
         self._pending: deque[PredictFuture] = deque()
         self._started_s = self._alive_s = time.monotonic()
@@ -67,6 +70,7 @@ class PredictionRun:
     def __enter__(self) -> "PredictionRun":
         asked = AdmitRequest(self._request.client_key, self._request.head.path)
         self._exit.enter_context(self._context.gate.admit(asked))
+        self._trace.admitted_s = time.monotonic()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -92,6 +96,7 @@ class PredictionRun:
     def compute(self, items: Sequence[Item]) -> Outputs:
         """The outputs of all items, in their order. Raises the predictor's errors, `ClientGoneError`,
         `DeadlineExceededError`."""
+        self._trace.submitted_s = time.monotonic()
         # One request may have more items than may wait; it leaves at least half of the queue to others.
         window = max(1, self._model.predictor.info.max_queue // 2)
         outputs: Outputs = []
@@ -107,6 +112,8 @@ class PredictionRun:
                 num_sent += 1
             outputs.append(self._wait(self._pending[0]).outputs)
             self._pending.popleft()
+        self._trace.computed_s = time.monotonic()
+        self._trace.num_inputs = len(items)
         metrics = self._context.metrics.of_model(self._model.name)
         metrics.inputs.inc(len(items))
         if self._model.pipeline.reads in ("text", "tokens"):
@@ -147,6 +154,9 @@ class PredictionRun:
             facts, seconds = prediction.batch, self._seconds
             seconds["queue"] = max(seconds["queue"], facts.waited_s)
             seconds["compute"] = max(seconds["compute"], facts.compute_s)
+            longest = self._trace.batch
+            if longest is None or facts.waited_s + facts.compute_s > longest.waited_s + longest.compute_s:
+                self._trace.batch = facts
             return prediction
 
     def _look_around(self) -> None:
