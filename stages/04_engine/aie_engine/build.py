@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from aie_engine.assembler import BatchAssembler
 from aie_engine.config import EngineConfig
+from aie_engine.constraints import ConstraintMaker, MaskAhead
 from aie_engine.core import EngineCore
 from aie_engine.errors import ModelCheckError, UnsupportedOpError
 from aie_engine.executors import Executor, NumpyExecutor
@@ -16,7 +17,9 @@ from aie_engine.memory import EngineMemory
 from aie_engine.params import SamplingParams
 from aie_engine.protocol import EngineInfo
 from aie_engine.requests import GenerateRequest
-from aie_engine.sizing import Sizes, available_cores, choose_sizes
+from aie_engine.sizing import Sizes, available_cores, choose_rows, choose_sizes
+from aie_engine.speculation import Speculator
+from aie_engine.text import load_text_model
 from aie_loader import Model, WeightConverter, find_leniency, find_precision, fuse, load_model
 from aie_scheduler import BlockAllocator, ContinuousBatcher, SchedulerConfig
 from aie_tensor import MemoryPool, NativeUnavailableError, native
@@ -60,15 +63,23 @@ def build_engine(config: EngineConfig, report: Report, *, worker: str = "engine"
         kv = KVCache(model.config, sizes.num_blocks, config.block_size, pool)
         cleanup.callback(kv.close)
         converter = _make_converter(config, model, report)
-        executor = _make_executor(config, model, converter, kv, pool, sizes, num_threads, report)
+        max_rows = choose_rows(config, model.config.vocab_size)
+        executor = _make_executor(config, model, converter, kv, pool, sizes, max_rows, num_threads, report)
         cleanup.callback(executor.close)
         assembler = _make_assembler(config, sizes, pool)
         cleanup.callback(assembler.close)
+        masks = MaskAhead(lambda: _make_constraints(config, model))
+        cleanup.callback(masks.close)
+        scheduler = _make_scheduler(config, sizes, kv)
         core = EngineCore(
-            _make_scheduler(config, sizes, kv),
+            scheduler,
             executor,
             assembler,
             eos_token_ids=model.config.eos_token_ids,
+            block_size=config.block_size if config.prefix_caching else None,
+            speculator=_make_speculator(config, scheduler, max_rows),
+            masks=masks,
+            max_rows=max_rows,
             pool=pool,
             seed=config.seed,
         )
@@ -105,6 +116,20 @@ def _make_assembler(config: EngineConfig, sizes: Sizes, pool: MemoryPool) -> Bat
     )
 
 
+def _make_constraints(config: EngineConfig, model: Model) -> ConstraintMaker:
+    """For the first request that wants one: reading a tokenizer takes a while."""
+    tokenizer = load_text_model(config.model_path, lenient=config.lenient).tokenizer
+    return ConstraintMaker(tokenizer, vocab_size=model.config.vocab_size, eos_token_ids=model.config.eos_token_ids)
+
+
+def _make_speculator(config: EngineConfig, scheduler: ContinuousBatcher, max_rows: int) -> Speculator | None:
+    # Half of the spare rows: the others are for the scores of prompts in the same step.
+    max_drafts = (max_rows - config.max_batch_size) // 2
+    if not config.speculate or max_drafts < 1:
+        return None
+    return Speculator(scheduler, most=config.speculate, max_drafts=max_drafts)
+
+
 def _make_converter(config: EngineConfig, model: Model, report: Report) -> WeightConverter | None:
     if config.precision is None:
         return None
@@ -123,6 +148,7 @@ def _make_executor(
     kv: KVCache,
     pool: MemoryPool,
     sizes: Sizes,
+    max_rows: int,
     num_threads: int,
     report: Report,
 ) -> Executor:
@@ -139,7 +165,7 @@ def _make_executor(
             library,
             num_threads=num_threads,
             max_tokens=config.max_batch_tokens,
-            max_rows=config.max_batch_size,
+            max_rows=max_rows,
             max_context=sizes.max_seq_len,
             pool=pool,
             converter=converter,
@@ -177,6 +203,7 @@ def _make_scheduler(config: EngineConfig, sizes: Sizes, kv: KVCache) -> Continuo
             block_size=config.block_size,
             num_blocks=sizes.num_blocks,
             max_seq_len=sizes.max_seq_len,
+            prefix_caching=config.prefix_caching,
         ),
         allocator=BlockAllocator(sizes.num_blocks, on_allocate=kv.book.on_allocate, on_free=kv.book.on_free),
     )

@@ -12,8 +12,10 @@ from aie_engine.kv_cache import kv_bytes_per_token
 from aie_loader import ModelConfig
 from aie_tensor import InvalidInputError
 
-__all__ = ["Sizes", "available_cores", "choose_sizes"]
+__all__ = ["Sizes", "available_cores", "choose_rows", "choose_sizes"]
 
+_SPARE_ROWS = 64
+_LOGITS_BYTES = 64 << 20
 _CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
@@ -57,6 +59,14 @@ def choose_sizes(config: EngineConfig, model: ModelConfig) -> Sizes:
     max_seq_len = wanted if wanted is not None else min(model.max_position_embeddings, room)
     needed = config.max_batch_size * -(-max_seq_len // config.block_size)
     return Sizes(max_seq_len, min(affordable, needed), block_bytes)
+
+
+def choose_rows(config: EngineConfig, vocab_size: int) -> int:
+    """Rows of logits that a step computes at most: one for each running request, and some for guesses and for prompts
+    whose tokens are scored, as many as 64 MiB hold but no fewer than 64. Who wants more computes a step twice. Pages
+    that no step ever writes to take no memory."""
+    least = config.max_batch_size + _SPARE_ROWS
+    return min(config.max_batch_tokens, max(least, _LOGITS_BYTES // (4 * vocab_size)))
 
 
 def available_cores() -> int:

@@ -66,6 +66,6 @@ def _event(
         token_ids[-1] if reason == "stop" and token_ids[-1] in member.stop_ids else None,
         None,
         member.num_prompt,
-        member.num_cached,
+        max(member.num_cached, 0),
         prompt_logprobs,
     )
