@@ -52,6 +52,8 @@ def engine_config(settings: ServeSettings, path: Path, name: str, *, share: int 
         max_queue=settings.max_queue,
         max_seq_len=settings.max_seq_len,
         kv_memory_bytes=parse_bytes(settings.kv_memory, param="kv_memory"),
+        prefix_caching=settings.prefix_cache,
+        speculate=settings.speculate,
         memdebug=settings.memdebug,
         memdebug_sample=settings.memdebug_sample,
         memory_log=_memory_log(settings, name if share > 1 else None),

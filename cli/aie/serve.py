@@ -79,6 +79,21 @@ def serve(
         int | None, typer.Option(help="Most tokens of prompt and answer together. [what model and KV memory allow]")
     ] = None,
     kv_memory: Annotated[str | None, typer.Option(help="Memory for the KV cache, such as 512MiB. [768MiB]")] = None,
+    prefix_cache: Annotated[
+        bool | None,
+        typer.Option(
+            "--prefix-cache/--no-prefix-cache",
+            help="Compute what prompts begin with alike once, and keep it while there is memory. [prefix-cache]",
+        ),
+    ] = None,
+    speculate: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Guess up to N tokens ahead from what the text has said already and check them in one step; the "
+            "answer stays the same. 0: never. [0]",
+        ),
+    ] = None,
     quantize: Annotated[
         str | None,
         typer.Option(
@@ -142,6 +157,8 @@ def serve(
         "waiting": waiting,
         "max_seq_len": max_seq_len,
         "kv_memory": kv_memory,
+        "prefix_cache": prefix_cache,
+        "speculate": speculate,
         "api_key": api_key,
         "rate_limit": rate_limit,
         "deadline_s": deadline_s,

@@ -22,6 +22,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "port": (0, 65535, "from 0 to 65535"),
     "grpc_port": (0, 65535, "from 0 to 65535"),
     "threads": (1, 4096, "from 1 to 4096"),
+    "speculate": (0, 64, "from 0 (none) to 64"),
     "max_wait_ms": (0, 60_000, "from 0 to 60000 milliseconds"),
     "rate_limit": (1e-6, 1e9, "a positive number of requests per second"),
     "memdebug_sample": (1, 1 << 20, f"from 1 (every allocation) to {1 << 20}"),
@@ -55,6 +56,8 @@ class ServeSettings:
     waiting: str | None = None  # how its batcher waits for work; none: block
     max_seq_len: int | None = None  # prompt and answer together; none: what model and KV memory allow
     kv_memory: str = "768MiB"  # for the KV cache of each model
+    prefix_cache: bool = True  # keep the KV blocks of prompts, for requests that begin alike
+    speculate: int = 0  # most tokens guessed ahead of a request and checked in one step; 0: none
     api_key: str | None = None
     rate_limit: float | None = None  # requests per second and client
     deadline_s: float = 300.0  # a request older than this ends with 504
