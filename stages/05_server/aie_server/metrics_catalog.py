@@ -81,6 +81,18 @@ class ServerMetrics:
         self._execute_s = registry.counter(
             "engine_execute_seconds_total", "Of which in the executor; the rest is the engine's own Python.", by_model
         )
+        self._prefix_queries = registry.counter(
+            "prefix_cache_queries_total", "Tokens of admitted requests that the prefix cache was asked for.", by_model
+        )
+        self._prefix_hits = registry.counter(
+            "prefix_cache_hits_total", "Of those, tokens that it had, and that need not be computed.", by_model
+        )
+        self._drafted = registry.counter(
+            "spec_decode_num_draft_tokens_total", "Tokens that were guessed ahead and checked.", by_model
+        )
+        self._accepted = registry.counter(
+            "spec_decode_num_accepted_tokens_total", "Of those, tokens that were right.", by_model
+        )
         self._batch = registry.gauge("batch_size", "Mean batch size since the start.", by_model)
         self._pool_memory = registry.gauge(
             "memory_bytes",
@@ -88,7 +100,11 @@ class ServerMetrics:
             "of live; mapped files come on top.",
             ("model_name", "state"),
         )
-        self._kv_blocks = registry.gauge("kv_blocks", "Blocks of the KV cache by state.", ("model_name", "state"))
+        self._kv_blocks = registry.gauge(
+            "kv_blocks",
+            "Blocks of the KV cache by state: used or free; of the free, those are cached whose content may still serve.",
+            ("model_name", "state"),
+        )
         self._worker_memory = registry.gauge(
             "engine_resident_memory_bytes", "Resident memory of the engine's process.", by_model
         )
@@ -103,7 +119,7 @@ class ServerMetrics:
         )
         self._engine_counters = (
             self._preemptions, self._steps, self._batch_sum, self._prefilled, self._decoded, self._failed_steps,
-            self._step_s, self._execute_s,
+            self._step_s, self._execute_s, self._prefix_queries, self._prefix_hits, self._drafted, self._accepted,
         )  # fmt: skip
         self._engine_gauges = (
             self._running, self._waiting, self._queue, self._kv_usage, self._batch, self._pool_memory,
@@ -167,12 +183,17 @@ class ServerMetrics:
         self._failed_steps.labels(name).set_total(stats.failed_steps)
         self._step_s.labels(name).set_total(stats.step_time_s)
         self._execute_s.labels(name).set_total(stats.execute_time_s)
+        self._prefix_queries.labels(name).set_total(stats.prefix_query_tokens)
+        self._prefix_hits.labels(name).set_total(stats.prefix_hit_tokens)
+        self._drafted.labels(name).set_total(stats.drafted_tokens)
+        self._accepted.labels(name).set_total(stats.accepted_tokens)
         self._batch.labels(name).set(stats.batch_size_sum / stats.steps if stats.steps else 0.0)
         self._worker_memory.labels(name).set(stats.rss_bytes)
         for state in _MEMORY_STATES:
             self._pool_memory.labels(name, state).set(getattr(stats, f"memory_{state}_bytes"))
         self._kv_blocks.labels(name, "used").set(stats.num_kv_blocks - stats.num_free_blocks)
         self._kv_blocks.labels(name, "free").set(stats.num_free_blocks)
+        self._kv_blocks.labels(name, "cached").set(stats.num_cached_blocks)
 
 
 def _resident_bytes() -> float:
