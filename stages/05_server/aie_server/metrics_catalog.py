@@ -102,7 +102,7 @@ class ServerMetrics:
         )
         self._kv_blocks = registry.gauge(
             "kv_blocks",
-            "Blocks of the KV cache by state: used or free; of the free, those are cached whose content may still serve.",
+            "Blocks of the KV cache by state: used or free; of the free, cached ones hold what may still serve.",
             ("model_name", "state"),
         )
         self._worker_memory = registry.gauge(

@@ -153,8 +153,11 @@ class Generation:
         self, index: int, prompt: tuple[int, ...], sampling: SamplingParams, constraint: ConstraintSpec | None
     ) -> None:
         request_id = f"{self._request.request_id}-{next(_serial)}"  # a client may send the same X-Request-Id twice
+        client = self._request.client_key
         stream = self._model.engine.submit(
-            GenerateRequest(request_id, prompt, sampling, self._deadline_s, constraint=constraint)
+            GenerateRequest(
+                request_id, prompt, sampling, self._deadline_s, client=client, cache_salt=client, constraint=constraint
+            )
         )
         output = TextOutput(self._model.text.tokenizer, self._output)
         trace = self._trace.add_choice(index, request_id)
