@@ -180,7 +180,7 @@ def test_an_engine_that_dies_gives_up_what_its_requests_held(new_rig: Any) -> No
 def test_a_request_for_which_there_is_no_memory_is_refused(new_rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = new_rig()
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OutOfMemoryError("no memory")
 
     with monkeypatch.context() as patch:

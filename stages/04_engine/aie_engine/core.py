@@ -153,6 +153,8 @@ class EngineCore:
                 constraint.mask()  # raises what was wrong with it
             self._generations[request.request_id] = self._admission.admit(request, now, constraint)
         except Exception as error:
+            if not isinstance(error, AieError):
+                _log.error("a request could not be taken in", exc_info=error)
             self._refuse(request, fault_info(error))
         else:
             self.timelines.added(request.request_id, now, len(request.prompt_ids))
