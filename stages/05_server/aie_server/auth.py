@@ -15,6 +15,10 @@ class ApiKeys:
     def __init__(self, keys: Sequence[str]) -> None:
         self._keys = [key.encode() for key in keys if key]
 
+    @property
+    def are_needed(self) -> bool:
+        return bool(self._keys)
+
     def client_key(self, headers: Mapping[str, str], address: str, *, is_open: bool) -> str:
         """Who asks, for rate limits and logs: a digest of the key, or the address. Raises `UnauthorizedError` (401)."""
         if not self._keys:

@@ -5,6 +5,7 @@
     │   ├── UnsupportedFieldError  400  exit 2   a known field of the API that this server cannot honour yet
     │   ├── UnauthorizedError      401  exit 2   no API key, or an unknown one
     │   ├── ModelNotFoundError     404  exit 2   no model of this name is served
+    │   ├── RequestNotFoundError   404  exit 2   no request of this id is open or remembered
     │   └── RouteError        404, 405  exit 2   no such path, or not with this method
     ├── FramingError           400…505  exit 1   bytes that are not an HTTP request we accept (http/framing.py)
     ├── ServerDrainingError        503  exit 1   shutting down: another replica will answer
@@ -28,6 +29,7 @@ __all__ = [
     "DeadlineExceededError",
     "GenerationError",
     "ModelNotFoundError",
+    "RequestNotFoundError",
     "RouteError",
     "ServerDrainingError",
     "UnauthorizedError",
@@ -55,6 +57,13 @@ class ModelNotFoundError(InvalidInputError):
 
     status = 404
     code = "model_not_found"
+
+
+class RequestNotFoundError(InvalidInputError):
+    """No request of this id is open or remembered, as far as who asks may know."""
+
+    status = 404
+    code = "request_not_found"
 
 
 class RouteError(InvalidInputError):

@@ -39,6 +39,7 @@ class RequestTrace:
     started_s: float  # its first byte
     received_s: float  # its last one
     validated_s: float  # its fields are fine: now it asks to be let in
+    is_prediction: bool = False  # by a predictor, which answers at once
     admitted_s: float | None = None
     submitted_s: float | None = None  # tokenized
     choices: list[ChoiceTrace] = field(default_factory=list)
@@ -64,7 +65,7 @@ class RequestBook:
         self._open: dict[tuple[str, float], RequestTrace] = {}
         self._kept: deque[RequestTrace] = deque(maxlen=max_kept)  # the one that ended last comes last
 
-    def open(self, request: Request, model: str) -> RequestTrace:
+    def open(self, request: Request, model: str, *, is_prediction: bool = False) -> RequestTrace:
         """A request for `model` has been found valid. It stays open until `finish`."""
         trace = RequestTrace(
             request.request_id,
@@ -74,6 +75,7 @@ class RequestBook:
             request.started_s,
             request.received_s,
             time.monotonic(),
+            is_prediction,
         )
         self._open[trace.request_id, trace.started_s] = trace
         return trace

@@ -10,6 +10,7 @@ from aie_server.access_log import AccessRecord, log_access
 from aie_server.api import repository
 from aie_server.api.chat import ChatEndpoint
 from aie_server.api.completions import CompletionsEndpoint
+from aie_server.api.debug_requests import DebugRequests
 from aie_server.api.generation import GenerationContext
 from aie_server.api.memory import MemoryEndpoint
 from aie_server.api.models import ModelEndpoint, ModelsEndpoint
@@ -250,6 +251,9 @@ class Server:
             MemoryEndpoint(self.models, self.predictors),
             "what the engines hold, and who asked for it",
         )
+        requests = DebugRequests(self._requests, self.models, self._keys)
+        add("GET", "/debug/requests", requests.listing, "open requests and the last that ended: where their time goes")
+        add("GET", "/debug/requests/{id}", requests.one, "one of them in full, by its X-Request-Id")
         add("GET", "/version", version_endpoint, "version of aie", is_open=True)
         add("GET", "/", index_endpoint(router), "this list", is_open=True)
         return router

@@ -58,7 +58,7 @@ class PredictionRun:
         self._context = context
         self._model = model
         self._request = request
-        self._trace = context.requests.open(request, model.name)
+        self._trace = context.requests.open(request, model.name, is_prediction=True)
         self._exit = ExitStack()
         self._pending: deque[PredictFuture] = deque()
         self._started_s = self._alive_s = time.monotonic()
