@@ -48,6 +48,7 @@ def predictor_config(settings: ServeSettings, path: Path, name: str, *, share: i
         model_name=name,
         kernels=settings.kernels,  # type: ignore[arg-type]  # PredictorConfig checks the value
         num_threads=settings.threads or max(1, available_cores() // share),
+        share_weights=settings.share_weights,
         memdebug=settings.memdebug,
         memdebug_sample=settings.memdebug_sample,
         **given,

@@ -75,6 +75,13 @@ def serve(
             "load. [block]"
         ),
     ] = None,
+    share_weights: Annotated[
+        bool | None,
+        typer.Option(
+            "--share-weights/--no-share-weights",
+            help="Several workers of such a model map one copy of its packed weights. [share]",
+        ),
+    ] = None,
     max_seq_len: Annotated[
         int | None, typer.Option(help="Most tokens of prompt and answer together. [what model and KV memory allow]")
     ] = None,
@@ -155,6 +162,7 @@ def serve(
         "max_queue": max_queue,
         "queue_policy": queue_policy,
         "waiting": waiting,
+        "share_weights": share_weights,
         "max_seq_len": max_seq_len,
         "kv_memory": kv_memory,
         "prefix_cache": prefix_cache,

@@ -54,6 +54,7 @@ class ServeSettings:
     max_queue: int = 256  # requests waiting before 503
     queue_policy: str | None = None  # of an encoder's or classifier's full queue; none: reject
     waiting: str | None = None  # how its batcher waits for work; none: block
+    share_weights: bool = True  # several workers of such a model map one copy of its packed weights
     max_seq_len: int | None = None  # prompt and answer together; none: what model and KV memory allow
     kv_memory: str = "768MiB"  # for the KV cache of each model
     prefix_cache: bool = True  # keep the KV blocks of prompts, for requests that begin alike

@@ -19,6 +19,7 @@ from aie_engine.errors import UnsupportedOpError
 from aie_engine.executors.lowering_dense import DENSE_OPERATORS
 from aie_engine.executors.mapped import drop_pages
 from aie_engine.executors.protocol import Float32Array
+from aie_engine.executors.shared_weights import SharedWeights
 from aie_loader import Graph, Node, WeightConverter
 from aie_loader.graph import Shape
 from aie_tensor import DType, Matrix
@@ -35,7 +36,8 @@ class Lowering:
     """Appends the nodes of `graph` to `builder`. `buffer` says where a value lives, by its name.
 
     expanded: bytes of float32 by the type of the weights that have no kernel. converter: changes the precision of each
-    matrix as it is packed, so that no more than one of them lies around in between.
+    matrix as it is packed, so that no more than one of them lies around in between. shared: where packed weights lie
+    that other processes read, too, instead of among the builder's constants.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Lowering:
         builder: PlanBuilder,
         buffer: Callable[[str], Buffer],
         converter: WeightConverter | None = None,
+        shared: SharedWeights | None = None,
     ) -> None:
         self.builder = builder
         self.buffer = buffer
@@ -51,6 +54,8 @@ class Lowering:
         self.expanded: dict[DType, int] = {}
         self._weights = graph.weights
         self._converter = converter
+        self._shared = shared
+        self._num_arrays = 0
         self._packed: dict[str, PackedMatrix] = {}
         self._tables: dict[str, Matrix] = {}
 
@@ -90,24 +95,27 @@ class Lowering:
 
     def pack_array(self, array: Float32Array) -> PackedMatrix:
         """Weights [N, K] in float32, as the kernels read them."""
-        allocate = self.builder.constants.allocate
-        return PackedMatrix.pack(
-            self.builder.lib, Matrix.from_array(array), allocate=lambda nbytes: allocate(nbytes, "packed weights")
-        )
+        self._num_arrays += 1
+        return self._pack(f"array {self._num_arrays}", array.shape, lambda: Matrix.from_array(array))
 
     def pack(self, name: str) -> PackedMatrix:
         """A weight [N, K] as the kernels read it; packed once."""
         if name not in self._packed:
             matrix = self._weights[name]
-            readable = self._tables[name] if name in self._tables else self._converted(name)
-            if readable.dtype not in FORMATS:
-                readable = self._expand(matrix)
-            allocate = self.builder.constants.allocate
-            self._packed[name] = PackedMatrix.pack(
-                self.builder.lib, readable, allocate=lambda nbytes: allocate(nbytes, "packed weights")
-            )
+            self._packed[name] = self._pack(name, matrix.shape, lambda: self._readable(name))
             drop_pages(matrix)  # from now on the packed copy is read
         return self._packed[name]
+
+    def _pack(self, name: str, shape: tuple[int, ...], matrix: Callable[[], Matrix]) -> PackedMatrix:
+        if self._shared is not None:
+            return self._shared.packed(self.builder.lib, name, shape, matrix)
+        allocate = self.builder.constants.allocate
+        return PackedMatrix.pack(self.builder.lib, matrix(), allocate=lambda nbytes: allocate(nbytes, "packed weights"))
+
+    def _readable(self, name: str) -> Matrix:
+        """A weight in a type that has a kernel."""
+        readable = self._tables[name] if name in self._tables else self._converted(name)
+        return readable if readable.dtype in FORMATS else self._expand(self._weights[name])
 
     def _pack_ahead(self, nodes: Sequence[Node]) -> None:
         """Pack what the products need, a few matrices at a time: reading a file's pages and writing new ones waits more

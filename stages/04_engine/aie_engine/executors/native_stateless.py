@@ -19,6 +19,7 @@ import numpy.typing as npt
 from aie_engine.errors import UnsupportedOpError
 from aie_engine.executors.lowering import Lowering
 from aie_engine.executors.lowering_dense import ALIASES
+from aie_engine.executors.shared_weights import SharedMemory, SharedWeights
 from aie_engine.executors.stateless_inputs import checked_inputs, checked_starts
 from aie_loader import Graph, Lifetime, Node, lifetimes, plan_memory
 from aie_tensor import InvalidInputError, MemoryPool
@@ -33,6 +34,7 @@ class NativeStatelessExecutor:
     """Runs `graph` on `num_threads` threads of its own; the interface of `StatelessExecutor`.
 
     max_tokens: the longest sequence, and the most tokens computed at a time; max_items: the most items at a time.
+    shared: memory for packed weights that other processes have, too; whoever comes first fills it.
     `UnsupportedOpError` for a node without a kernel, or a constant that its kernel does not know.
     """
 
@@ -46,6 +48,7 @@ class NativeStatelessExecutor:
         max_items: int = 8,
         pool: MemoryPool | None = None,
         profile: bool = False,
+        shared: SharedMemory | None = None,
     ) -> None:
         self._graph, self._lib = graph, lib
         self._sizes = {"T": max_tokens, "S": max_tokens, "B": max_items}
@@ -70,8 +73,14 @@ class NativeStatelessExecutor:
                 lib, num_threads=num_threads, max_tokens=max_tokens, max_items=max_items, max_context=max_tokens,
                 constants=constants, profile=profile,
             )  # fmt: skip
-            lowering = Lowering(graph, builder, self._buffer)
+            weights = None if shared is None else SharedWeights(shared, _capacity(graph))
+            if weights is not None:
+                cleanup.callback(weights.close)
+            lowering = Lowering(graph, builder, self._buffer, shared=weights)
             lowering.append(nodes)
+            if weights is not None:
+                weights.finish()
+                cleanup.callback(pool.adopt(weights.nbytes, owner="packed weights, shared").release)
             self.expanded = lowering.expanded
             self._plan = builder.build()
             cleanup.callback(self._plan.close)
@@ -195,6 +204,17 @@ class NativeStatelessExecutor:
         arena = self._arena.array(np.uint8, (self.memory.total_bytes,))
         view: npt.NDArray[np.float32] = arena[begin : begin + 4 * prod(shape)].view(np.float32)
         return view.reshape(shape)
+
+
+def _capacity(graph: Graph) -> int:
+    """Bytes that are enough for all weights in float32, and an index of them. Rows are padded to panels of 16; of a
+    convolution each group's are, which may have one."""
+    total = 1 << 20
+    for weight in graph.weights.values():
+        n, k = weight.shape[0] if weight.shape else 1, prod(weight.shape[1:])
+        padded = n * 16 if len(weight.shape) > 2 else n + 15
+        total += 4 * padded * k + 4096
+    return total
 
 
 def _roots(nodes: Sequence[Node]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from aie_engine.build import Report
 from aie_engine.config import EngineConfig
 from aie_engine.errors import ModelCheckError
 from aie_engine.executors import NativeStatelessExecutor, make_stateless_executor
+from aie_engine.executors.shared_weights import SharedMemory
 from aie_engine.memory import EngineMemory
 from aie_engine.predictors.config import PredictorConfig
 from aie_engine.predictors.protocol import PredictorInfo
@@ -38,9 +39,15 @@ class PredictorParts:
 
 
 def build_predictor(
-    config: PredictorConfig, report: Report, *, worker: str = "predict", num_threads: int | None = None
+    config: PredictorConfig,
+    report: Report,
+    *,
+    worker: str = "predict",
+    num_threads: int | None = None,
+    shared: SharedMemory | None = None,
 ) -> PredictorParts:
     """Load the model, build its executor and run it once. worker: this process, to a reader of memory snapshots.
+    shared: memory for packed weights that other workers have, too.
 
     Raises the loader's errors, `NativeUnavailableError` and `UnsupportedOpError` where native kernels are demanded and
     cannot be had, `ModelCheckError` for a model that does not compute.
@@ -70,6 +77,7 @@ def build_predictor(
             max_tokens=min(config.max_batch_tokens, max(_COMPUTED_TOKENS, max_length or 1)),
             max_items=_items_at_a_time(config, signature),
             pool=pool,
+            shared=shared,
         )
         cleanup.callback(executor.close)
         is_native = isinstance(executor, NativeStatelessExecutor)

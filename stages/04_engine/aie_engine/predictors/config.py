@@ -34,6 +34,7 @@ class PredictorConfig:
     num_buckets: int = 4  # for buckets "quantiles"
     preferred_sizes: tuple[int, ...] = ()  # batch sizes worth cutting at once
     adaptive_wait: bool = False  # wait only while company is to be expected
+    share_weights: bool = True  # several workers map one copy of the packed weights, where the system can do that
     overlap: bool = False  # in this process: stage the next batch while one is computed; it is cut that much earlier
     max_queue: int = 1024  # requests that may wait
     queue_policy: Overflow = "reject"  # one more: refuse it, make its submitter wait, or give up who waited longest

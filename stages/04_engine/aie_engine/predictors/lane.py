@@ -20,6 +20,7 @@ import msgspec
 
 from aie_engine.build import Report
 from aie_engine.errors import EngineDeadError, PredictionFailedError, rebuild
+from aie_engine.executors.shared_weights import SharedMemory
 from aie_engine.predictors import frames
 from aie_engine.predictors.books import Batch
 from aie_engine.predictors.config import PredictorConfig
@@ -62,12 +63,14 @@ class ProcessLane:
         num_threads: int,
         start_timeout_s: float,
         pause_s: float,
+        shared: SharedMemory | None = None,
     ) -> None:
         self.index = index
         self.num_restarts = 0
         self._config_bytes = frames.encode_config(config)
         self._owner = owner
         self._num_threads = num_threads
+        self._shared = shared  # the owner closes it
         self._start_timeout_s = start_timeout_s
         self._pause_s = pause_s
         self._batch_timeout_s = config.batch_timeout_s
@@ -92,7 +95,7 @@ class ProcessLane:
         self._pipe, theirs = context.Pipe(duplex=True)
         process = context.Process(
             target=predict_worker_main,
-            args=(theirs, self._config_bytes, self.index, self._num_threads),
+            args=(theirs, self._config_bytes, self.index, self._num_threads, self._shared),
             name=f"aie-predict-{self.index}",
             daemon=True,
         )

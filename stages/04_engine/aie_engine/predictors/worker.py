@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 import msgspec
 import numpy as np
 
+from aie_engine.executors.shared_weights import SharedMemory
 from aie_engine.predictors import frames
 from aie_engine.predictors.build import PredictorParts, build_predictor
 from aie_engine.predictors.config import PredictorConfig
@@ -24,7 +25,9 @@ __all__ = ["predict_worker_main"]
 _log = logging.getLogger("aie.engine")
 
 
-def predict_worker_main(connection: Connection, config_bytes: bytes, index: int, num_threads: int) -> None:
+def predict_worker_main(
+    connection: Connection, config_bytes: bytes, index: int, num_threads: int, shared: SharedMemory | None = None
+) -> None:
     """Serve frames on `connection` until told to stop or until the other end closes."""
     # Ctrl-C in a terminal reaches every process of the group. Only the front decides when the work is over.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -34,7 +37,9 @@ def predict_worker_main(connection: Connection, config_bytes: bytes, index: int,
     random.seed(index)
     np.random.seed(index)
     try:
-        parts = _build(connection, frames.decode_config(config_bytes), name, num_threads)
+        parts = _build(connection, frames.decode_config(config_bytes), name, num_threads, shared)
+        if shared is not None:
+            shared.close()  # what is mapped stays
         if parts is not None:
             _serve(connection, parts)
             parts.close()
@@ -42,12 +47,14 @@ def predict_worker_main(connection: Connection, config_bytes: bytes, index: int,
         pass  # the front is gone; there is nobody left to tell
 
 
-def _build(connection: Connection, config: PredictorConfig, name: str, num_threads: int) -> PredictorParts | None:
+def _build(
+    connection: Connection, config: PredictorConfig, name: str, num_threads: int, shared: SharedMemory | None
+) -> PredictorParts | None:
     def report(line: str) -> None:
         _send(connection, frames.Progress(line))
 
     try:
-        return build_predictor(config, report, worker=name, num_threads=num_threads)
+        return build_predictor(config, report, worker=name, num_threads=num_threads, shared=shared)
     except AieError as error:
         _send(connection, frames.StartFailed(str(error), error.code, error.status, error.exit_code))
     except Exception as error:

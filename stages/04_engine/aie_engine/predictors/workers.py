@@ -1,8 +1,8 @@
 """N worker processes as one predictor. The batcher stays in front, in this process: it alone sees all requests.
 
-Each worker has a model of its own. The pages of the mapped file are shared by all; what a worker packs for its kernels
-is not, so that N workers hold N copies of the packed weights (`memory()` says how many bytes that is). CPU threads are
-divided: the native kernels of each worker get their share.
+Each worker has a model of its own. The pages of the mapped file are shared by all, and so is what the first worker
+packs for its kernels (`PredictorConfig.share_weights`). CPU threads are divided: the native kernels of each worker get
+their share.
 """
 
 import atexit
@@ -15,6 +15,7 @@ import msgspec
 
 from aie_engine.build import Report
 from aie_engine.errors import EngineDeadError
+from aie_engine.executors.shared_weights import SharedMemory, can_share
 from aie_engine.predictors.batching import make_batcher, make_front
 from aie_engine.predictors.books import Batch
 from aie_engine.predictors.config import PredictorConfig
@@ -55,8 +56,18 @@ class WorkerPredictor:
             raise InvalidInputError(f"there must be at least 1 worker, not {num_workers}", param="num_workers")
         make_batcher(config)  # refuses limits that do not go together, before a model is loaded
         num_threads = max(1, (config.num_threads or available_cores()) // num_workers)
+        is_shared = config.share_weights and num_workers > 1 and can_share()
+        self._shared = SharedMemory() if is_shared else None
         self._lanes = [
-            ProcessLane(config, i, self, num_threads=num_threads, start_timeout_s=start_timeout_s, pause_s=pause_s)
+            ProcessLane(
+                config,
+                i,
+                self,
+                num_threads=num_threads,
+                start_timeout_s=start_timeout_s,
+                pause_s=pause_s,
+                shared=self._shared,
+            )
             for i in range(num_workers)
         ]
         self._close_lock = threading.Lock()
@@ -140,13 +151,18 @@ class WorkerPredictor:
 
     def _start(self, report: Report | None) -> PredictorInfo:
         try:
-            for lane in self._lanes:
+            first, *others = self._lanes
+            first.launch()
+            # Where weights are shared, the first worker packs them before the others look for them.
+            ready = [first.await_ready(report)] if self._shared is not None else []
+            for lane in others:
                 lane.launch()
-            infos = [lane.await_ready(report) for lane in self._lanes]
+            infos = ready + [lane.await_ready(report) for lane in self._lanes[len(ready) :]]
         except BaseException:  # Ctrl-C too: the workers ignore it
             for lane in self._lanes:
                 lane.kill()
                 lane.release()
+            self._let_go()
             raise
         return msgspec.structs.replace(infos[0], num_workers=len(self._lanes))
 
@@ -162,6 +178,12 @@ class WorkerPredictor:
             if not lane.join(_IDLE_EXIT_S):
                 lane.kill()
                 lane.join(_IDLE_EXIT_S)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Of the shared weights: no worker will be started any more."""
+        if self._shared is not None:
+            self._shared.close()
 
     def _with_process(self, worker: WorkerStats) -> WorkerStats:
         lane = self._lanes[worker.index]
