@@ -81,6 +81,8 @@ class ByteDecoder:
 class PlainTemplate:
     """`role: content` lines."""
 
+    sources: ClassVar = {"default": "…"}
+
     def render(
         self,
         messages: Sequence[Mapping[str, object]],

@@ -51,6 +51,11 @@ class Tokenizer(Protocol):
 class ChatTemplate(Protocol):
     """Messages into the one text that the model was trained to continue."""
 
+    @property
+    def sources(self) -> Mapping[str, str]:
+        """The model's templates by name, as they are written."""
+        ...
+
     def render(
         self,
         messages: Sequence[Mapping[str, object]],

@@ -51,7 +51,7 @@ class ChatTemplate:
         limits: RenderLimits | None = None,
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
-        self.sources = {DEFAULT: source} if isinstance(source, str) else dict(source)
+        self.sources: Mapping[str, str] = {DEFAULT: source} if isinstance(source, str) else dict(source)
         if not self.sources:
             raise ChatTemplateError("the model has no chat template")
         self.tokens: Mapping[str, str] = {"bos_token": bos, "eos_token": eos, **(tokens or {})}

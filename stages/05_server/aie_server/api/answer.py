@@ -3,12 +3,22 @@ objects."""
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aie_engine import AieError
 from aie_server.api.generation import Choice, Generation
 from aie_server.api.sampling import StreamOptions
-from aie_server.api.wire import DONE, ChunkWriter, Envelope, event, logprobs_object, usage_object
+from aie_server.api.tool_calls import Call, CallReader, NewReader
+from aie_server.api.wire import (
+    DONE,
+    ChunkWriter,
+    Envelope,
+    call_object,
+    event,
+    logprobs_object,
+    new_call_id,
+    usage_object,
+)
 from aie_server.errors import error_object
 from aie_server.http.messages import ClientGoneError, Response, StreamingResponse, json_response
 from aie_server.served import Tokenizer
@@ -28,6 +38,7 @@ class Answer:
     tokenizer: Tokenizer
     options: StreamOptions
     with_logprobs: bool
+    new_reader: NewReader | None = None  # of calls in the text, for each choice; None where nothing may be called
 
     def respond(self) -> Response | StreamingResponse:
         return self._stream() if self.options.stream else self._whole()
@@ -36,24 +47,28 @@ class Answer:
 
     def _whole(self) -> Response:
         with self.generation:
-            texts: dict[int, list[str]] = {choice.index: [] for choice in self.generation.choices}
-            scored: dict[int, list[ScoredToken]] = {index: [] for index in texts}
-            reasons: dict[int, str | None] = {}
+            answers = [_Whole(choice.index, self._reader()) for choice in self.generation.choices]
             for choice, delta in self.generation:
-                texts[choice.index].append(delta.text)
-                scored[choice.index] += delta.scored
-                reasons[choice.index] = delta.finish_reason
-        choices = [self._choice(index, "".join(texts[index]), scored[index], reasons[index]) for index in texts]
+                answers[choice.index].take(delta)
+        choices = [self._choice(answer) for answer in answers]
         body = self.envelope.object(choices, is_chunk=False)
         body["usage"] = usage_object(self.generation.usage)
         return json_response(body)
 
-    def _choice(self, index: int, text: str, scored: list[ScoredToken], reason: str | None) -> dict[str, object]:
-        logprobs = logprobs_object(self.envelope.kind, self.tokenizer, scored) if self.with_logprobs else None
+    def _reader(self) -> CallReader | None:
+        return None if self.new_reader is None else self.new_reader()
+
+    def _choice(self, answer: "_Whole") -> dict[str, object]:
+        logprobs = logprobs_object(self.envelope.kind, self.tokenizer, answer.scored) if self.with_logprobs else None
+        text = "".join(answer.texts)
         content: dict[str, object] = {"text": text}
         if self.envelope.kind == "chat":
-            content = {"message": {"role": "assistant", "content": text, "refusal": None}}
-        return {"index": index, **content, "logprobs": logprobs, "finish_reason": reason}
+            message: dict[str, object] = {"role": "assistant", "content": text, "refusal": None}
+            if answer.calls:
+                message["content"] = text or None
+                message["tool_calls"] = [call_object(new_call_id(), call) for call in answer.calls]
+            content = {"message": message}
+        return {"index": answer.index, **content, "logprobs": logprobs, "finish_reason": answer.finish_reason}
 
     # Streamed
 
@@ -69,10 +84,12 @@ class Answer:
 
     def _pieces(self, first: tuple[Choice, Delta], rest: Iterator[tuple[Choice, Delta]]) -> Iterator[bytes]:
         writers = [
-            ChunkWriter(self.envelope, choice.index, with_usage_field=self.options.include_usage)
+            _Streamed(
+                ChunkWriter(self.envelope, choice.index, with_usage_field=self.options.include_usage), self._reader()
+            )
             for choice in self.generation.choices
         ]
-        opening = b"".join(writer.role() for writer in writers) if self.envelope.kind == "chat" else b""
+        opening = b"".join(streamed.writer.role() for streamed in writers) if self.envelope.kind == "chat" else b""
         try:
             if events := opening + self._events(writers, *first):  # a completion's first token may be held back
                 yield events
@@ -94,14 +111,72 @@ class Answer:
         else:
             yield DONE
 
-    def _events(self, writers: list[ChunkWriter], choice: Choice, delta: Delta) -> bytes:
+    def _events(self, writers: "list[_Streamed]", choice: Choice, delta: Delta) -> bytes:
         """Nothing while text is held back: no news is no event."""
-        writer = writers[choice.index]
+        streamed = writers[choice.index]
         usage = self.generation.usage if self.options.continuous_usage else None
+        text, calls, reason = delta.text, b"", delta.finish_reason
+        if streamed.reader is not None:
+            text, calls, reason = streamed.read(delta)
         events = b""
-        if delta.text or delta.scored:
+        if text or delta.scored:
             logprobs = logprobs_object(self.envelope.kind, self.tokenizer, delta.scored) if delta.scored else None
-            events = writer.text(delta.text, logprobs, usage)
-        if delta.finish_reason is not None:
-            events += writer.finish(delta.finish_reason, usage)
+            events = streamed.writer.text(text, logprobs, usage)
+        events += calls
+        if reason is not None:
+            events += streamed.writer.finish(reason, usage)
         return events
+
+
+@dataclass(slots=True)
+class _Whole:
+    """One choice, collected."""
+
+    index: int
+    reader: CallReader | None
+    texts: list[str] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    scored: list[ScoredToken] = field(default_factory=list)
+    finish_reason: str | None = None
+
+    def take(self, delta: Delta) -> None:
+        for piece in _pieces_of(delta, self.reader):
+            if isinstance(piece, Call):
+                self.calls.append(piece)
+            else:
+                self.texts.append(piece)
+        self.scored += delta.scored
+        self.finish_reason = _reason(delta.finish_reason, bool(self.calls))
+
+
+@dataclass(slots=True)
+class _Streamed:
+    """One choice, on its way."""
+
+    writer: ChunkWriter
+    reader: CallReader | None
+    num_calls: int = 0
+
+    def read(self, delta: Delta) -> tuple[str, bytes, str | None]:
+        """Words before the first call of this delta, events of all that comes behind them, and how it ended."""
+        text, events = "", b""
+        for piece in _pieces_of(delta, self.reader):
+            if isinstance(piece, Call):
+                events += self.writer.call(self.num_calls, new_call_id(), piece)
+                self.num_calls += 1
+            elif events:
+                events += self.writer.text(piece)
+            else:
+                text += piece
+        return text, events, _reason(delta.finish_reason, self.num_calls > 0)
+
+
+def _pieces_of(delta: Delta, reader: CallReader | None) -> list[str | Call]:
+    if reader is None:
+        return [delta.text]
+    pieces = reader.push(delta.text)
+    return pieces if delta.finish_reason is None else pieces + reader.finish()
+
+
+def _reason(reason: str | None, has_calls: bool) -> str | None:
+    return "tool_calls" if has_calls and reason == "stop" else reason

@@ -1,11 +1,15 @@
 """POST /v1/chat/completions."""
 
+from dataclasses import replace
+
 from aie_server.api.answer import Answer
 from aie_server.api.endpoint import begin
 from aie_server.api.fields import Fields
 from aie_server.api.generation import Generation, GenerationContext
 from aie_server.api.prompts import chat_prompt, check_context
 from aie_server.api.sampling import parse_max_tokens, parse_output_options, parse_sampling, parse_stream_options
+from aie_server.api.structured import parse_form
+from aie_server.api.tools import parse_tools
 from aie_server.api.wire import Envelope
 from aie_server.config import ServerConfig
 from aie_server.http.messages import Request, Response, StreamingResponse
@@ -15,7 +19,7 @@ __all__ = ["ChatEndpoint"]
 
 
 class ChatEndpoint:
-    """Messages in, one choice out, whole or as events."""
+    """Messages in, answers out, whole or as events; an answer may call functions."""
 
     def __init__(self, models: ModelTable, context: GenerationContext) -> None:
         self._models = models
@@ -30,15 +34,27 @@ class ChatEndpoint:
             output = parse_output_options(fields, config, with_logprobs=logprobs is not None)
             max_tokens = parse_max_tokens(fields)
             sampling_for = parse_sampling(fields, config, vocab_size=model.engine.info.vocab_size, logprobs=logprobs)
+            form = parse_form(fields, config)
+            tools = parse_tools(fields, config, model.text.chat_template)
+            constraint = None if form is None else form.spec
+            if tools is not None:
+                constraint = tools.constraint(form, model.text.tokenizer, config)
+                if tools.format.has_special_marks(model.text.tokenizer):
+                    output = replace(output, skip_special_tokens=False)
             generation = Generation(self._context, lease.share(), request, output)
             with generation.admitted():  # everything cheap has been checked; rendering and tokenizing come last
-                prompt = chat_prompt(fields, model, config)
+                prompt = chat_prompt(fields, model, config, tools)
                 room = check_context(model, len(prompt), max_tokens, param="messages")
                 if max_tokens is None and config.max_default_chat_tokens is not None:
                     room = min(room, config.max_default_chat_tokens)
-                generation.submit([prompt], sampling_for(room))
+                generation.submit([prompt], sampling_for(room), constraint)
             return Answer(
-                Envelope.new("chat", model.name), generation, model.text.tokenizer, stream, logprobs is not None
+                Envelope.new("chat", model.name),
+                generation,
+                model.text.tokenizer,
+                stream,
+                logprobs is not None,
+                None if tools is None else tools.reader,
             ).respond()
 
 

@@ -5,6 +5,7 @@ from aie_server.api.endpoint import begin
 from aie_server.api.generation import Generation, GenerationContext
 from aie_server.api.prompts import check_context, completion_prompts
 from aie_server.api.sampling import parse_max_tokens, parse_output_options, parse_sampling, parse_stream_options
+from aie_server.api.structured import parse_form
 from aie_server.api.wire import Envelope
 from aie_server.http.messages import Request, Response, StreamingResponse
 from aie_server.served import ModelTable
@@ -28,6 +29,7 @@ class CompletionsEndpoint:
             output = parse_output_options(fields, config, with_logprobs=logprobs is not None)
             max_tokens = parse_max_tokens(fields)
             sampling_for = parse_sampling(fields, config, vocab_size=model.engine.info.vocab_size, logprobs=logprobs)
+            form = parse_form(fields, config)
             generation = Generation(self._context, lease.share(), request, output)
             with generation.admitted():
                 prompts = completion_prompts(fields, model, config)
@@ -37,7 +39,7 @@ class CompletionsEndpoint:
                     max_tokens = min(config.default_completion_tokens, max(1, model.max_seq_len - longest))
                 check_context(model, shortest, None, param="prompt")
                 check_context(model, longest, max_tokens, param="prompt")
-                generation.submit(prompts, sampling_for(max_tokens))
+                generation.submit(prompts, sampling_for(max_tokens), None if form is None else form.spec)
             return Answer(
                 Envelope.new("completion", model.name), generation, model.text.tokenizer, stream, logprobs is not None
             ).respond()

@@ -5,13 +5,16 @@ from typing import Any
 
 from aie_engine import InvalidInputError, RequestTooLongError
 from aie_server.api.fields import Fields
+from aie_server.api.tool_formats import knows_tools
+from aie_server.api.tool_messages import parse_tool_calls, parse_tool_result, without_tools
+from aie_server.api.tools import ToolUse
 from aie_server.config import ServerConfig
 from aie_server.errors import UnsupportedFieldError
 from aie_server.served import ServedModel
 
 __all__ = ["chat_prompt", "check_context", "completion_prompts"]
 
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 
 def _encode(model: ServedModel, text: str, *, add_special_tokens: bool, param: str) -> tuple[int, ...]:
@@ -77,8 +80,8 @@ def _one_prompt(item: object, model: ServedModel, add_special_tokens: bool) -> t
     return ids or ()
 
 
-def chat_prompt(fields: Fields, model: ServedModel, config: ServerConfig) -> tuple[int, ...]:
-    """The field `messages`, rendered by the model's chat template and tokenized."""
+def chat_prompt(fields: Fields, model: ServedModel, config: ServerConfig, tools: ToolUse | None) -> tuple[int, ...]:
+    """The field `messages`, rendered by the model's chat template and tokenized; with the tools that may be called."""
     template = model.text.chat_template
     if template is None:
         raise InvalidInputError(
@@ -91,7 +94,12 @@ def chat_prompt(fields: Fields, model: ServedModel, config: ServerConfig) -> tup
         raise fields.error(
             "continue_final_message", "used with a last message of the assistant and without add_generation_prompt"
         )
-    text = template.render(messages, add_generation_prompt=add_prompt, tools=None, **_template_kwargs(fields, config))
+    offered = None if tools is None else tools.offered
+    if not knows_tools(template):
+        messages, offered = without_tools(messages, offered or ()), None
+    text = template.render(
+        messages, add_generation_prompt=add_prompt, tools=offered, **_template_kwargs(fields, config)
+    )
     if continue_final:
         text = _cut_after(text, messages[-1]["content"].strip(), fields)
     return _encode(model, text, add_special_tokens=False, param="messages")
@@ -107,7 +115,7 @@ def _cut_after(text: str, content: str, fields: Fields) -> str:
     return text[: start + len(content)]
 
 
-def _parse_messages(fields: Fields, config: ServerConfig) -> list[dict[str, str]]:
+def _parse_messages(fields: Fields, config: ServerConfig) -> list[dict[str, Any]]:
     value = fields.get("messages")
     if not isinstance(value, list) or not value:
         raise fields.error("messages", "a list of at least one message")
@@ -116,16 +124,21 @@ def _parse_messages(fields: Fields, config: ServerConfig) -> list[dict[str, str]
     return [_parse_message(message, f"messages[{index}]") for index, message in enumerate(value)]
 
 
-def _parse_message(message: object, path: str) -> dict[str, str]:
+def _parse_message(message: object, path: str) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise InvalidInputError(f"{path} must be an object with role and content.", param=path)
     fields = Fields(message, path)
     role = fields.text("role")
-    if role in ("tool", "function") or fields.get("tool_calls"):
-        raise UnsupportedFieldError(f"{path} belongs to tool calling, which is not supported yet.", param=path)
     if role not in _ROLES:
         raise fields.error("role", f"one of {', '.join(_ROLES)}")
-    return {"role": _ROLES[role], "content": _content(message.get("content"), fields)}
+    parsed: dict[str, Any] = {"role": _ROLES[role], "content": ""}
+    if role == "tool":
+        parsed |= parse_tool_result(fields)
+    elif role == "assistant" and (calls := parse_tool_calls(fields)):
+        parsed["tool_calls"] = calls
+    if fields.has("content") or "tool_calls" not in parsed:  # who only calls functions says nothing
+        parsed["content"] = _content(message.get("content"), fields)
+    return parsed
 
 
 def _content(value: object, fields: Fields) -> str:

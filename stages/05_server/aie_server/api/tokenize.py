@@ -6,6 +6,7 @@ from aie_server.api.endpoint import lease_model
 from aie_server.api.fields import Fields
 from aie_server.api.json_body import decode_object
 from aie_server.api.prompts import chat_prompt
+from aie_server.api.tools import parse_tools
 from aie_server.config import ServerConfig
 from aie_server.http.messages import Request, Response, json_response
 from aie_server.served import ModelTable
@@ -29,7 +30,9 @@ class TokenizeEndpoint:
             model = lease.model
             wants_strings = fields.flag("return_token_strs", False)
             if fields.has("messages"):
-                tokens = chat_prompt(fields, model, self._config)
+                tokens = chat_prompt(
+                    fields, model, self._config, parse_tools(fields, self._config, model.text.chat_template)
+                )
             else:
                 text = fields.text("prompt")
                 if text is None:

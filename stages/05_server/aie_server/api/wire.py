@@ -13,10 +13,20 @@ from typing import Final, Literal
 import msgspec
 
 from aie_server.api.generation import Usage
+from aie_server.api.tool_calls import Call
 from aie_server.served import Tokenizer, safe_token_bytes
 from aie_server.text_output import ScoredToken
 
-__all__ = ["DONE", "ChunkWriter", "Envelope", "event", "logprobs_object", "usage_object"]
+__all__ = [
+    "DONE",
+    "ChunkWriter",
+    "Envelope",
+    "call_object",
+    "event",
+    "logprobs_object",
+    "new_call_id",
+    "usage_object",
+]
 
 DONE: Final = b"data: [DONE]\n\n"
 _encode = msgspec.json.Encoder().encode
@@ -109,11 +119,32 @@ class ChunkWriter:
             )
         )
 
+    def call(self, number: int, call_id: str, call: Call) -> bytes:
+        """Two chunks: which function is called, then with what arguments."""
+        function = {"name": call.name, "arguments": ""}
+        begin = {"index": number, "id": call_id, "type": "function", "function": function}
+        rest = {"index": number, "function": {"arguments": call.arguments}}
+        return self._call(begin) + self._call(rest)
+
+    def _call(self, part: object) -> bytes:
+        delta = b'"delta":{"tool_calls":[%b]}' % _encode(part)
+        return self._choice + delta + b',"logprobs":null,"finish_reason":null}]' + self._end
+
     def finish(self, reason: str, usage: Usage | None = None) -> bytes:
         return self._no_text + b'null,"finish_reason":%b}]' % _encode(reason) + self._tail(usage)
 
     def _tail(self, usage: Usage | None) -> bytes:
         return self._end if usage is None else b',"usage":%b}\n\n' % _encode(usage_object(usage))
+
+
+def call_object(call_id: str, call: Call) -> dict[str, object]:
+    """A call in a whole answer."""
+    return {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def new_call_id() -> str:
+    """By which the client says what came of a call."""
+    return "call_" + uuid.uuid4().hex[:24]
 
 
 def _chat_logprobs(tokenizer: Tokenizer, scored: Iterable[ScoredToken]) -> dict[str, object]:
