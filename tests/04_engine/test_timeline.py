@@ -227,6 +227,22 @@ def test_a_step_that_failed_is_nobodys_but_is_accounted_for() -> None:
     assert (a.state, a.total_us) == ("error", 7000)
 
 
+def test_a_token_that_nobody_got_is_not_counted() -> None:
+    run = Run()
+    run.add("a")
+    run.add("b")
+    run.step(10, chunk("a", 0, 10), admitted={"a": 0})
+    plan, began = StepPlan(chunks=[chunk("a", 10, 1), chunk("b", 0, 10)], admitted={"b": 0}), run.now
+    run.book.planned(plan, began)
+    run.wait(4)
+    for name in "ab":
+        run.book.ended(name, "error", run.now)
+    run.book.stepped(plan, began, run.now)
+    a, b = run.of("a"), run.of("b")
+    assert (a.generated_tokens, a.decode_steps, a.total_us) == (1, 1, 14_000)
+    assert (b.generated_tokens, b.first_token_us, b.total_us) == (0, None, 14_000)
+
+
 def test_the_deadline_of_one_who_waits_ends_its_wait() -> None:
     run = Run()
     run.add("a")

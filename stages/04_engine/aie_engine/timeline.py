@@ -94,11 +94,14 @@ class TimelineBook:
         elif decodes:
             self._pace.learn(num_decoding, step_s)
         for member in decodes:
-            appended = 1 if accepted is None else accepted.get(member.request_id, 1)
             member.decode_s += need_s
             member.decode_steps += 1
-            member.generated_tokens += appended
-            member.accepted_tokens += appended - 1
+            if not self._endings or self._endings.get(member.request_id) != "error":
+                member.generated_tokens += 1
+        for request_id, appended in ({} if accepted is None else accepted).items():
+            if appended > 1 and (member := members.get(request_id)) is not None:
+                member.generated_tokens += appended - 1
+                member.accepted_tokens += appended - 1
         if need_s < step_s:
             self._charge_stall(decodes, prompts, step_s - need_s)
         for member, chunk in prompts:
@@ -192,7 +195,7 @@ class TimelineBook:
         member.recomputed_tokens += again
         member.prefill_tokens += chunk.num_tokens - again
         member.prefill_steps += 1
-        if chunk.samples:
+        if chunk.samples and self._endings.get(member.request_id) != "error":
             member.phase = Phase.DECODE
             member.generated_tokens += 1
             if member.first_token_s is None:
