@@ -15,6 +15,7 @@ Cost: some additions per member and step, none per request that waits. The last 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from copy import copy
+from dataclasses import dataclass, field
 
 from aie_engine.decode_pace import DecodePace
 from aie_engine.queue_watch import QueueWatch
@@ -26,6 +27,16 @@ __all__ = ["MAX_KEPT", "TimelineBook"]
 
 MAX_KEPT = 512
 _MAX_BLAMED = 4  # prompts of one step that are told apart
+
+
+@dataclass(slots=True)
+class _Step:
+    """The members of a step."""
+
+    decodes: list[Timeline] = field(default_factory=list)
+    prompts: list[tuple[Timeline, ScheduledChunk]] = field(default_factory=list)
+    num_decoding: int = 0  # tokens of the decodes
+    num_tokens: int = 0  # of all
 
 
 class TimelineBook:
@@ -65,46 +76,16 @@ class TimelineBook:
     def stepped(self, plan: StepPlan, began: float, ended: float, accepted: Mapping[str, int] | None = None) -> None:
         """The planned step ran from `began` to `ended`. accepted: tokens that each sampling chunk appended, 1 for those
         not named. Members that ended meanwhile still get their part of it, whichever call comes first."""
-        decodes: list[Timeline] = []
-        prompts: list[tuple[Timeline, ScheduledChunk]] = []
-        num_decoding = num_all = 0
-        members, last_s = self._open, self._stepped_s
-        for chunk in plan.chunks:
-            member = members.get(chunk.request_id)
-            if member is None:
-                continue
-            num_all += chunk.num_tokens
-            if member.phase is Phase.DECODE:
-                decodes.append(member)
-                num_decoding += chunk.num_tokens
-                member.drafted_tokens += chunk.num_drafts
-            else:
-                if member.phase is Phase.WAITING:  # by a scheduler that does not say whom it admits
-                    self._admit(member, 0, began)
-                prompts.append((member, chunk))
-            if member.mark_s == last_s:  # as nearly always
-                member.between_s += began - last_s
-            else:
-                self._bring(member, began)
-            member.mark_s = ended
-        step_s = ended - began
-        need_s = step_s
-        if prompts:
-            need_s = self._pace.need_s(num_decoding, num_all, step_s)
-        elif decodes:
-            self._pace.learn(num_decoding, step_s)
-        for member in decodes:
-            member.decode_s += need_s
-            member.decode_steps += 1
-            if not self._endings or self._endings.get(member.request_id) != "error":
-                member.generated_tokens += 1
-        for request_id, appended in ({} if accepted is None else accepted).items():
-            if appended > 1 and (member := members.get(request_id)) is not None:
-                member.generated_tokens += appended - 1
-                member.accepted_tokens += appended - 1
+        step = self._members_of(plan, began, ended)
+        step_s = need_s = ended - began
+        if step.prompts:
+            need_s = self._pace.need_s(step.num_decoding, step.num_tokens, step_s)
+        elif step.decodes:
+            self._pace.learn(step.num_decoding, step_s)
+        self._charge_decodes(step.decodes, need_s, accepted or {})
         if need_s < step_s:
-            self._charge_stall(decodes, prompts, step_s - need_s)
-        for member, chunk in prompts:
+            _charge_stall(step, step_s - need_s)
+        for member, chunk in step.prompts:
             self._charge_prompt(member, chunk, ended, step_s)
         self._stepped_s = ended
         self._close_step(ended)
@@ -178,13 +159,41 @@ class TimelineBook:
         member.missing_tokens = max(0, member.missing_tokens - cached_tokens)
         member.note("admitted", cached_tokens, now)
 
-    def _charge_stall(
-        self, decodes: list[Timeline], prompts: list[tuple[Timeline, ScheduledChunk]], stall_s: float
-    ) -> None:
-        shares = _shares(prompts, stall_s)
+    def _members_of(self, plan: StepPlan, began: float, ended: float) -> _Step:
+        """Who is in the step, their time accounted for up to its beginning; the step itself is to be charged yet."""
+        step = _Step()
+        members, last_s = self._open, self._stepped_s
+        for chunk in plan.chunks:
+            member = members.get(chunk.request_id)
+            if member is None:
+                continue
+            step.num_tokens += chunk.num_tokens
+            if member.phase is Phase.DECODE:
+                step.decodes.append(member)
+                step.num_decoding += chunk.num_tokens
+                member.drafted_tokens += chunk.num_drafts
+            else:
+                if member.phase is Phase.WAITING:  # by a scheduler that does not say whom it admits
+                    self._admit(member, 0, began)
+                step.prompts.append((member, chunk))
+            if member.mark_s == last_s:  # as nearly always
+                member.between_s += began - last_s
+            else:
+                self._bring(member, began)
+            member.mark_s = ended
+        return step
+
+    def _charge_decodes(self, decodes: list[Timeline], need_s: float, accepted: Mapping[str, int]) -> None:
+        endings = self._endings
         for member in decodes:
-            member.stalled_s += stall_s
-            member.add_stall(shares)
+            member.decode_s += need_s
+            member.decode_steps += 1
+            if not endings or endings.get(member.request_id) != "error":  # else nobody got the token
+                member.generated_tokens += 1
+        for request_id, appended in accepted.items():
+            if appended > 1 and (drafted := self._open.get(request_id)) is not None:
+                drafted.generated_tokens += appended - 1
+                drafted.accepted_tokens += appended - 1
 
     def _charge_prompt(self, member: Timeline, chunk: ScheduledChunk, ended: float, step_s: float) -> None:
         again = min(member.missing_tokens, chunk.num_tokens)
@@ -233,6 +242,13 @@ class TimelineBook:
 
     def _explanation(self, reports: list[TimelineReport], now: float) -> Explanation:
         return Explanation(reports, self._queue.report(now), len(self._open), len(self._kept), self._max_kept)
+
+
+def _charge_stall(step: _Step, stall_s: float) -> None:
+    shares = _shares(step.prompts, stall_s)
+    for member in step.decodes:
+        member.stalled_s += stall_s
+        member.add_stall(shares)
 
 
 def _shares(prompts: list[tuple[Timeline, ScheduledChunk]], stall_s: float) -> dict[str, float]:
