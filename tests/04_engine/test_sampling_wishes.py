@@ -284,7 +284,8 @@ def test_rows_without_wishes_prepare_and_cost_nothing(wishes: dict[str, Any], is
     ("typical_p", 0.0), ("typical_p", 1.1), ("repetition_penalty", 0.0), ("repetition_penalty", math.inf),
     ("frequency_penalty", 2.1), ("frequency_penalty", math.nan), ("presence_penalty", -2.1), ("min_tokens", -1),
     ("min_tokens", 17), ("logit_bias", ((1, 100.5),)), ("logit_bias", ((1, 1.0), (1, 2.0))),
-    ("logit_bias", ((-1, 1.0),)), ("bad_words", ((),)), ("bad_words", ((3, -1),)), ("allowed_token_ids", ()), ("allowed_token_ids", (-1,)),
+    ("logit_bias", ((-1, 1.0),)), ("bad_words", ((),)), ("bad_words", ((3, -1),)), ("allowed_token_ids", ()),
+    ("allowed_token_ids", (-1,)),
     ("prompt_logprobs", 21),
 ])  # fmt: skip
 def test_wishes_out_of_range_are_refused_by_name(field: str, value: Any) -> None:

@@ -56,6 +56,10 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """The same with this seed."""
         return msgspec.structs.replace(self, seed=seed)
 
+    def without_prompt_logprobs(self) -> "SamplingParams":
+        """The same without them."""
+        return msgspec.structs.replace(self, prompt_logprobs=None)
+
     def validated(self) -> "SamplingParams":
         """These parameters. Raises `InvalidInputError` naming the first field that makes no sense."""
         _require(0 <= self.temperature < math.inf, "temperature", "a finite number of at least 0")

@@ -38,12 +38,16 @@ class ServerConfig:
     deadline_grace_s: float = 5.0  # the engine ends a request at its deadline; after this much more, the server does
     dead_engine_grace_s: float = 2.0  # a dead engine ends its requests itself; after this long, the server does
     max_step_age_s: float = 60.0  # requests are running but no step ended for so long: not healthy
-    max_choices: int = 64  # prompts in one completion request
+    max_choices: int = 64  # of one request: prompts × n
     max_messages: int = 2048  # of one chat request
     max_tokenize_chars: int = 1 << 20  # of one /tokenize request: seconds of one core at worst, and no gate asks first
     max_stop_strings: int = 16
     max_stop_chars: int = 256  # of one stop string
     max_stop_token_ids: int = 64
+    max_bad_words: int = 64  # each of at most max_stop_chars
+    max_logit_bias: int = 1024  # tokens
+    max_priority: int = 100  # either way
+    max_cache_salt_chars: int = 256
     max_top_logprobs: int = 20
     max_constraint_chars: int = 1 << 16  # of a schema, expression or grammar, and of all tools of a request together
     max_guided_choices: int = 1024  # texts of which an answer may be one

@@ -4,6 +4,7 @@ All of it is per choice and per token, so the order is: nothing that is not aske
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from aie_engine import TokenEvent, TokenLogprobs
@@ -21,6 +22,9 @@ class OutputOptions:
     include_stop: bool = False  # the stop string is part of the text
     skip_special_tokens: bool = True
     with_logprobs: bool = False
+    echo: bool = False  # the prompt is the beginning of the text
+    without_answer: bool = False  # and all of it
+    min_tokens: int = 0  # stop strings count only in what comes after so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,7 @@ class ScoredToken:
 
     scores: TokenLogprobs
     offset: int
+    has_chance: bool = True  # False for the first token of a prompt, which nothing precedes
 
 
 @dataclass(slots=True)
@@ -41,44 +46,74 @@ class Delta:
 
 
 class TextOutput:
-    """The text of one choice. `num_tokens` counts what the model computed, whether it became text or not."""
+    """The text of one choice. `num_tokens` counts what the model computed, whether it became text or not;
+    `prompt_scores` is what the engine said of the prompt's tokens, from the second on."""
 
-    def __init__(self, tokenizer: Tokenizer, options: OutputOptions) -> None:
+    def __init__(self, tokenizer: Tokenizer, options: OutputOptions, prompt_ids: Sequence[int] = ()) -> None:
         self._decoder = tokenizer.incremental(skip_special_tokens=options.skip_special_tokens)
         self._matcher = StopStringMatcher(options.stop, include=options.include_stop) if options.stop else None
+        self._options = options
         self._with_logprobs = options.with_logprobs
+        self._echo = tuple(prompt_ids) if options.echo else ()  # not yet given out
         self._waiting: deque[ScoredToken] = deque()  # tokens whose text is held back
         self._num_decoded = 0  # characters that came out of the decoder
         self._num_released = 0  # characters that went to the client
         self.num_tokens = 0
+        self.prompt_scores: list[TokenLogprobs] = []
 
     def push(self, event: TokenEvent) -> Delta:
         """`event` ends with "stop", "length" or not at all; how errors end is not a matter of text."""
-        self.num_tokens += len(event.token_ids)
-        text = self._decode_scored(event) if self._with_logprobs else self._decode(event)
-        finish_reason: str | None = event.finish_reason
-        if finish_reason is not None:
-            text += self._decoder.finish()
-        if self._matcher is not None:
-            text = self._matcher.push(text)
-            if self._matcher.matched is not None:
-                finish_reason = "stop"
-            elif finish_reason is not None:
-                text += self._matcher.finish()
+        num_before, end = self.num_tokens, _num_before_end(event)
+        self.prompt_scores += event.prompt_logprobs
+        text = ""
+        if self._echo and (event.token_ids or event.finish_reason):
+            text = self._decode_prompt()
+        if self._options.without_answer:
+            end = 0
+        else:
+            self.num_tokens += len(event.token_ids)
+        if self._matcher is not None:  # no stop string begins before min_tokens
+            begin = min(end, max(0, self._options.min_tokens - num_before))
+            text += self._decode(event, 0, begin)
+            text, finish_reason = self._match(text, self._decode(event, begin, end), event.finish_reason)
+        else:
+            finish_reason = event.finish_reason
+            text += self._decode(event, 0, end)
+            if finish_reason is not None:
+                text += self._decoder.finish()
         self._num_released += len(text)
         return Delta(text, finish_reason, self._scored(finish_reason) if self._with_logprobs else [])
 
-    def _decode(self, event: TokenEvent) -> str:
-        return self._decoder.push(event.token_ids[: _num_before_end(event)])
+    def _match(self, before: str, text: str, finish_reason: str | None) -> tuple[str, str | None]:
+        """`before`, which no stop string touches, with what of `text` is certain; and how the answer ends, if so."""
+        assert self._matcher is not None
+        if finish_reason is not None:
+            text += self._decoder.finish()
+        text = self._matcher.push(text)
+        if self._matcher.matched is not None:
+            return before + text, "stop"
+        return before + text + (self._matcher.finish() if finish_reason is not None else ""), finish_reason
 
-    def _decode_scored(self, event: TokenEvent) -> str:
-        """One token at a time, to learn where the text of each begins."""
-        pieces: list[str] = []
-        for scores in event.logprobs[: _num_before_end(event)]:
-            self._waiting.append(ScoredToken(scores, self._num_decoded))
-            pieces.append(self._decoder.push((scores.token_id,)))
-            self._num_decoded += len(pieces[-1])
-        return "".join(pieces)
+    def _decode_prompt(self) -> str:
+        """The prompt's text, as the first part of the answer's."""
+        ids, self._echo = self._echo, ()
+        if not self._with_logprobs:
+            return self._decoder.push(ids)
+        assert len(self.prompt_scores) == len(ids) - 1, f"{len(self.prompt_scores)} scores for {len(ids)} tokens"
+        first = self._decode_scored(TokenLogprobs(ids[0], 0.0), has_chance=False)
+        return first + "".join(self._decode_scored(scores) for scores in self.prompt_scores)
+
+    def _decode(self, event: TokenEvent, begin: int, end: int) -> str:
+        """Text of some of the event's tokens: with log-probabilities one at a time, to learn where each begins."""
+        if self._with_logprobs:
+            return "".join([self._decode_scored(scores) for scores in event.logprobs[begin:end]])
+        return self._decoder.push(event.token_ids[begin:end])
+
+    def _decode_scored(self, scores: TokenLogprobs, *, has_chance: bool = True) -> str:
+        self._waiting.append(ScoredToken(scores, self._num_decoded, has_chance))
+        text = self._decoder.push((scores.token_id,))
+        self._num_decoded += len(text)
+        return text
 
     def _scored(self, finish_reason: str | None) -> list[ScoredToken]:
         """Tokens whose text the client has got by now. After a stop string, those that lay in it are dropped."""

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from aie_engine import AieError
+from aie_engine import AieError, TokenLogprobs
 from aie_server.api.generation import Choice, Generation
 from aie_server.api.sampling import StreamOptions
 from aie_server.api.tool_calls import Call, CallReader, NewReader
@@ -17,6 +17,7 @@ from aie_server.api.wire import (
     event,
     logprobs_object,
     new_call_id,
+    prompt_logprobs_object,
     usage_object,
 )
 from aie_server.errors import error_object
@@ -39,6 +40,7 @@ class Answer:
     options: StreamOptions
     with_logprobs: bool
     new_reader: NewReader | None = None  # of calls in the text, for each choice; None where nothing may be called
+    with_prompt_logprobs: bool = False  # as a field of their own, in a whole answer
 
     def respond(self) -> Response | StreamingResponse:
         return self._stream() if self.options.stream else self._whole()
@@ -52,8 +54,19 @@ class Answer:
                 answers[choice.index].take(delta)
         choices = [self._choice(answer) for answer in answers]
         body = self.envelope.object(choices, is_chunk=False)
+        self._add_prompt_logprobs(body, choices)
         body["usage"] = usage_object(self.generation.usage)
         return json_response(body)
+
+    def _add_prompt_logprobs(self, body: dict[str, object], choices: list[dict[str, object]]) -> None:
+        """Where vLLM has them: in each choice of a completion, whose prompts differ, and once in a chat's answer."""
+        first: list[TokenLogprobs] = []
+        for choice, entry in zip(self.generation.choices, choices, strict=True):
+            if choice.number == 0:
+                first = choice.output.prompt_scores
+            target = entry if self.envelope.kind == "completion" else body
+            if self.with_prompt_logprobs:
+                target["prompt_logprobs"] = prompt_logprobs_object(self.tokenizer, first)
 
     def _reader(self) -> CallReader | None:
         return None if self.new_reader is None else self.new_reader()

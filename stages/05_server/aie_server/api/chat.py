@@ -3,15 +3,17 @@
 from dataclasses import replace
 
 from aie_server.api.answer import Answer
+from aie_server.api.choices import parse_fanout
 from aie_server.api.endpoint import begin
 from aie_server.api.fields import Fields
 from aie_server.api.generation import Generation, GenerationContext
-from aie_server.api.prompts import chat_prompt, check_context
+from aie_server.api.prompts import chat_prompt, check_context, cut_prompt, parse_truncation
 from aie_server.api.sampling import parse_max_tokens, parse_output_options, parse_sampling, parse_stream_options
 from aie_server.api.structured import parse_form
 from aie_server.api.tools import parse_tools
 from aie_server.api.wire import Envelope
 from aie_server.config import ServerConfig
+from aie_server.errors import UnsupportedFieldError
 from aie_server.http.messages import Request, Response, StreamingResponse
 from aie_server.served import ModelTable
 
@@ -33,7 +35,11 @@ class ChatEndpoint:
             logprobs = _parse_logprobs(fields, config)
             output = parse_output_options(fields, config, with_logprobs=logprobs is not None)
             max_tokens = parse_max_tokens(fields)
-            sampling_for = parse_sampling(fields, config, vocab_size=model.engine.info.vocab_size, logprobs=logprobs)
+            sampling_for = parse_sampling(fields, config, model, logprobs=logprobs)
+            fanout = parse_fanout(fields, config)
+            keep = parse_truncation(fields)
+            if fields.flag("echo", False):
+                raise UnsupportedFieldError("echo is for /v1/completions; here, leave it out.", param="echo")
             form = parse_form(fields, config)
             tools = parse_tools(fields, config, model.text.chat_template)
             constraint = None if form is None else form.spec
@@ -43,11 +49,11 @@ class ChatEndpoint:
                     output = replace(output, skip_special_tokens=False)
             generation = Generation(self._context, lease.share(), request, output)
             with generation.admitted():  # everything cheap has been checked; rendering and tokenizing come last
-                prompt = chat_prompt(fields, model, config, tools)
+                prompt = cut_prompt(chat_prompt(fields, model, config, tools), keep)
                 room = check_context(model, len(prompt), max_tokens, param="messages")
                 if max_tokens is None and config.max_default_chat_tokens is not None:
                     room = min(room, config.max_default_chat_tokens)
-                generation.submit([prompt], sampling_for(room), constraint)
+                generation.submit([prompt], sampling_for(room), constraint, fanout)
             return Answer(
                 Envelope.new("chat", model.name),
                 generation,
@@ -55,6 +61,7 @@ class ChatEndpoint:
                 stream,
                 logprobs is not None,
                 None if tools is None else tools.reader,
+                fields.has("prompt_logprobs"),
             ).respond()
 
 

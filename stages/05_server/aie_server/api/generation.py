@@ -22,6 +22,7 @@ from aie_engine import (
     TokenEvent,
     TokenStream,
 )
+from aie_server.api.choices import Fanout
 from aie_server.config import ServerConfig
 from aie_server.errors import DeadlineExceededError, GenerationError, ServerDrainingError
 from aie_server.gate import AdmitRequest, Gate
@@ -34,6 +35,7 @@ from aie_server.text_output import Delta, OutputOptions, TextOutput
 __all__ = ["Choice", "Generation", "GenerationContext", "Usage"]
 
 _SEVERAL_WAIT_S: Final = 0.02  # with several choices, how long one may keep the others waiting
+_ONE_EACH: Final = Fanout()
 _serial = itertools.count()
 
 
@@ -58,9 +60,10 @@ class Usage:
 
 @dataclass(slots=True)
 class Choice:
-    """One prompt and the answer to it."""
+    """One prompt and one of the answers to it."""
 
     index: int
+    number: int  # among the choices of the same prompt
     prompt_ids: tuple[int, ...]
     stream: TokenStream
     output: TextOutput
@@ -112,12 +115,20 @@ class Generation:
             raise
 
     def submit(
-        self, prompts: Sequence[tuple[int, ...]], sampling: SamplingParams, constraint: ConstraintSpec | None = None
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        sampling: SamplingParams,
+        constraint: ConstraintSpec | None = None,
+        fanout: Fanout = _ONE_EACH,
     ) -> None:
-        """Every prompt becomes a request of the engine. Raises the engine's errors."""
+        """Every choice of every prompt becomes a request of the engine. Raises the engine's errors, and
+        `InvalidInputError` where they are too many."""
+        fanout.check_prompts(len(prompts), self._context.config)
         self._trace.submitted_s = time.monotonic()
-        for index, prompt in enumerate(prompts):
-            self._submit(index, prompt, sampling, constraint)
+        for prompt in prompts:
+            for number in range(fanout.num_choices):
+                own = fanout.sampling_of(number, sampling, scores_prompt=self._output.echo)
+                self._submit(number, prompt, own, constraint, fanout)
 
     def close(self) -> None:
         """Cancel what has not ended and leave the gate. A second call does nothing."""
@@ -132,10 +143,12 @@ class Generation:
 
     @property
     def usage(self) -> Usage:
+        """As OpenAI counts: a prompt once, however many choices it has."""
+        firsts = [choice for choice in self.choices if choice.number == 0]
         return Usage(
-            sum(len(choice.prompt_ids) for choice in self.choices),
+            sum(len(choice.prompt_ids) for choice in firsts),
             sum(choice.output.num_tokens for choice in self.choices),
-            sum(choice.num_cached_tokens for choice in self.choices),
+            sum(choice.num_cached_tokens for choice in firsts),
         )
 
     def __iter__(self) -> Iterator[tuple[Choice, Delta]]:
@@ -150,19 +163,33 @@ class Generation:
                     yield choice, self._take(choice, event)
 
     def _submit(
-        self, index: int, prompt: tuple[int, ...], sampling: SamplingParams, constraint: ConstraintSpec | None
+        self,
+        number: int,
+        prompt: tuple[int, ...],
+        sampling: SamplingParams,
+        constraint: ConstraintSpec | None,
+        fanout: Fanout,
     ) -> None:
+        index = len(self.choices)
         request_id = f"{self._request.request_id}-{next(_serial)}"  # a client may send the same X-Request-Id twice
         client = self._request.client_key
         stream = self._model.engine.submit(
             GenerateRequest(
-                request_id, prompt, sampling, self._deadline_s, client=client, cache_salt=client, constraint=constraint
+                request_id,
+                prompt,
+                sampling,
+                self._deadline_s,
+                fanout.priority,
+                client=client,
+                cache_salt=f"{client} {fanout.cache_salt}",
+                constraint=constraint,
             )
         )
-        output = TextOutput(self._model.text.tokenizer, self._output)
+        output = TextOutput(self._model.text.tokenizer, self._output, prompt)
         trace = self._trace.add_choice(index, request_id)
-        self.choices.append(Choice(index, prompt, stream, output, trace, self._started_s))
-        self._metrics.prompt_tokens.inc(len(prompt))
+        self.choices.append(Choice(index, number, prompt, stream, output, trace, self._started_s))
+        if number == 0:
+            self._metrics.prompt_tokens.inc(len(prompt))
         self._metrics.prompt_length.observe(len(prompt))
 
     def _next_event(self, choice: Choice, wait_s: float) -> TokenEvent | None:

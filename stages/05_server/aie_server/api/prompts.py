@@ -12,8 +12,9 @@ from aie_server.config import ServerConfig
 from aie_server.errors import UnsupportedFieldError
 from aie_server.served import ServedModel
 
-__all__ = ["chat_prompt", "check_context", "completion_prompts"]
+__all__ = ["chat_prompt", "check_context", "completion_prompts", "cut_prompt", "parse_truncation"]
 
+_MAX_KEPT = 1 << 24
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 
@@ -50,6 +51,16 @@ def check_context(model: ServedModel, num_prompt_tokens: int, max_tokens: int | 
             param=param,
         )
     return max_tokens
+
+
+def parse_truncation(fields: Fields) -> int | None:
+    """`truncate_prompt_tokens`: how many tokens of a prompt are kept at most; None for all."""
+    return fields.integer("truncate_prompt_tokens", low=1, high=_MAX_KEPT)
+
+
+def cut_prompt(prompt: tuple[int, ...], keep: int | None) -> tuple[int, ...]:
+    """The last `keep` tokens of the prompt: an answer goes on from the end."""
+    return prompt if keep is None else prompt[-keep:]
 
 
 def completion_prompts(fields: Fields, model: ServedModel, config: ServerConfig) -> list[tuple[int, ...]]:

@@ -16,22 +16,9 @@ __all__ = ["refuse_unsupported"]
 
 # field → values that ask for nothing
 _HARMLESS: Final[Mapping[str, tuple[object, ...]]] = {
-    "n": (1,),
-    "best_of": (1,),
-    "echo": (False,),
     "suffix": ("",),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
     "use_beam_search": (False,),
-    "logit_bias": ({},),
-    "bad_words": ([],),
-    "allowed_token_ids": (),
-    "min_tokens": (0,),
-    "priority": (0,),
-    "truncate_prompt_tokens": (),
-    "prompt_logprobs": (),
     "return_token_ids": (False,),
     "logits_processors": ([],),
     "functions": ([],),

@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from aie_engine import TokenLogprobs
 from aie_server.api.generation import Usage
 from aie_server.api.tool_calls import Call
 from aie_server.served import Tokenizer, safe_token_bytes
@@ -25,6 +26,7 @@ __all__ = [
     "event",
     "logprobs_object",
     "new_call_id",
+    "prompt_logprobs_object",
     "usage_object",
 ]
 
@@ -161,18 +163,47 @@ def _chat_logprobs(tokenizer: Tokenizer, scored: Iterable[ScoredToken]) -> dict[
 
 
 def _completion_logprobs(tokenizer: Tokenizer, scored: Iterable[ScoredToken]) -> dict[str, object]:
-    """`logprobs` of a completion choice: parallel lists."""
+    """`logprobs` of a completion choice: parallel lists, in which the first token of an echoed prompt has null."""
     items = list(scored)
     return {
         "tokens": [_text(tokenizer, item.scores.token_id) for item in items],
-        "token_logprobs": [item.scores.logprob for item in items],
-        "top_logprobs": [{_text(tokenizer, token): logprob for token, logprob in item.scores.top} for item in items],
+        "token_logprobs": [_finite(item.scores.logprob) if item.has_chance else None for item in items],
+        "top_logprobs": [
+            {_text(tokenizer, token): _finite(logprob) for token, logprob in item.scores.top}
+            if item.has_chance
+            else None
+            for item in items
+        ],
         "text_offset": [item.offset for item in items],
     }
 
 
+def prompt_logprobs_object(tokenizer: Tokenizer, scores: Sequence[TokenLogprobs]) -> list[object]:
+    """vLLM's `prompt_logprobs`: null for the first token of a prompt, which nothing precedes, then for each token what
+    was likely there, by id, itself among them."""
+    return [None, *(_ranked(tokenizer, item) for item in scores)]
+
+
+def _ranked(tokenizer: Tokenizer, scores: TokenLogprobs) -> dict[str, object]:
+    likely = {token: (logprob, rank) for rank, (token, logprob) in enumerate(scores.top, 1)}
+    entries = {scores.token_id: (scores.logprob, scores.rank)} | likely
+    return {
+        str(token): {"logprob": _finite(logprob), "rank": rank, "decoded_token": _text(tokenizer, token)}
+        for token, (logprob, rank) in entries.items()
+    }
+
+
+def _finite(logprob: float) -> float:
+    """JSON has no −∞; vLLM's stand-in."""
+    return max(logprob, -9999.0)
+
+
 def _token_object(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, object]:
-    return {"token": _text(tokenizer, token), "logprob": logprob, "bytes": list(safe_token_bytes(tokenizer, token))}
+    return {
+        "token": _text(tokenizer, token),
+        "logprob": _finite(logprob),
+        "bytes": list(safe_token_bytes(tokenizer, token)),
+    }
 
 
 def _text(tokenizer: Tokenizer, token: int) -> str:
