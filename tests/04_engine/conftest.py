@@ -14,6 +14,7 @@ from aie_engine.batch import StepBatch
 from aie_engine.block_book import BlockBook
 from aie_engine.core import EngineCore
 from aie_engine.memory import EngineMemory
+from aie_engine.speculation import Speculator
 from aie_scheduler import BlockAllocator, ContinuousBatcher, SchedulerConfig
 
 VOCAB = 97
@@ -27,19 +28,20 @@ class FakeClock:
         return self.now
 
 
-def next_token(context: Sequence[int]) -> int:
-    """The fake model: what follows depends on every token before it and on their order."""
+def next_token(context: Sequence[int], num_words: int = VOCAB) -> int:
+    """The fake model: what follows depends on every token before it and on their order. With few words its text repeats
+    itself in parts."""
     value = 7
     for token in context:
         value = (value * 31 + token + 1) % 100_003
-    return value % VOCAB
+    return value % num_words
 
 
-def continuation(prompt: Sequence[int], num_tokens: int) -> tuple[int, ...]:
+def continuation(prompt: Sequence[int], num_tokens: int, num_words: int = VOCAB) -> tuple[int, ...]:
     """What the fake model answers to a prompt, worked out without an engine."""
     known = list(prompt)
     for _ in range(num_tokens):
-        known.append(next_token(known))
+        known.append(next_token(known, num_words))
     return tuple(known[len(prompt) :])
 
 
@@ -48,12 +50,13 @@ class FakeExecutor:
 
     kernels = "numpy"
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, num_words: int = VOCAB) -> None:
         self.block_size = block_size
+        self.num_words = num_words
         self.slots = np.full((num_blocks, block_size), -1)
         self.failures: list[Exception | None] = []  # what the next runs raise
         self.not_numbers: set[int] = set()  # first tokens of prompts whose logits are NaN
-        self.batches: list[list[tuple[int, ...]]] = []  # context lengths and rows of each run
+        self.batches: list[list[tuple[int, ...]]] = []  # context lengths and tokens of each run
         self.is_closed = False
         self.on_run: Callable[[], None] = lambda: None
 
@@ -62,10 +65,9 @@ class FakeExecutor:
         if self.failures and (failure := self.failures.pop(0)) is not None:
             raise failure
         self.batches.append(list(zip(batch.context_lens.tolist(), np.diff(batch.seq_starts).tolist(), strict=True)))
-        rows = set(batch.logit_rows.tolist())
-        every = [self._sequence(batch, s) for s in range(batch.num_sequences)]
-        logits = [row for row, end in zip(every, batch.seq_starts[1:], strict=True) if end - 1 in rows]
-        return np.array(logits, np.float32).reshape(-1, VOCAB)
+        for s in range(batch.num_sequences):
+            self._store(batch, s)
+        return np.array([self._logits(batch, row) for row in batch.logit_rows], np.float32).reshape(-1, VOCAB)
 
     def argmax_rows(self, logits: np.ndarray) -> np.ndarray:
         return logits.argmax(axis=1).astype(np.int32)
@@ -73,15 +75,18 @@ class FakeExecutor:
     def close(self) -> None:
         self.is_closed = True
 
-    def _sequence(self, batch: StepBatch, s: int) -> np.ndarray:
+    def _store(self, batch: StepBatch, s: int) -> None:
         own = slice(batch.seq_starts[s], batch.seq_starts[s + 1])
         blocks = batch.block_tables[s]
         for token, position in zip(batch.token_ids[own], batch.positions[own], strict=True):
             self.slots[blocks[position // self.block_size], position % self.block_size] = token
-        num = int(batch.context_lens[s])
-        context = self.slots[blocks[: -(-num // self.block_size)]].reshape(-1)[:num].tolist()
+
+    def _logits(self, batch: StepBatch, token_row: int) -> np.ndarray:
+        s = int(np.searchsorted(batch.seq_starts, token_row, side="right")) - 1
+        num = int(batch.positions[token_row]) + 1
+        context = self.slots[batch.block_tables[s][: -(-num // self.block_size)]].reshape(-1)[:num].tolist()
         row = np.zeros(VOCAB, np.float32)
-        row[next_token(context)] = 10.0
+        row[next_token(context, self.num_words)] = 10.0
         return row * np.nan if context[0] in self.not_numbers else row
 
 
@@ -129,7 +134,8 @@ class Rig:
 
 
 def ask(request_id: str, prompt: Sequence[int], num_tokens: int = 5, **wishes: Any) -> GenerateRequest:
-    of_request = {name: wishes.pop(name) for name in ("deadline_s", "priority") if name in wishes}
+    fields = ("deadline_s", "priority", "client", "cache_salt", "constraint")
+    of_request = {name: wishes.pop(name) for name in fields if name in wishes}
     sampling = SamplingParams(**{"temperature": 0.0, "max_tokens": num_tokens, **wishes})
     return GenerateRequest(request_id, tuple(prompt), sampling, **of_request)
 
@@ -137,9 +143,11 @@ def ask(request_id: str, prompt: Sequence[int], num_tokens: int = 5, **wishes: A
 def make_rig(
     *, num_blocks: int = 64, block_size: int = 4, eos: tuple[int, ...] = (), seed: int = 0, memdebug: bool = False,
     max_batch_size: int = 8, max_batch_tokens: int = 32, max_seq_len: int = 128, max_queue: int = 16,
+    num_words: int = VOCAB, speculate: int = 0, max_drafts: int = 12, prefix_caching: bool = True, max_rows: int = 32,
+    masks: Any = None,
 ) -> Rig:  # fmt: skip
     clock, memory = FakeClock(), EngineMemory(EngineConfig(Path("unused"), memdebug=memdebug), model="fake")
-    executor = FakeExecutor(num_blocks, block_size)
+    executor = FakeExecutor(num_blocks, block_size, num_words)
     book = BlockBook(memory.pool, num_blocks, 64)
     allocator = BlockAllocator(num_blocks, on_allocate=book.on_allocate, on_free=book.on_free)
     limits: dict[str, int] = {
@@ -147,10 +155,17 @@ def make_rig(
         "block_size": block_size,
     }  # fmt: skip
     scheduler = ContinuousBatcher(
-        SchedulerConfig(num_blocks=num_blocks, max_queue=max_queue + max_batch_size, **limits), allocator=allocator
+        SchedulerConfig(
+            num_blocks=num_blocks, max_queue=max_queue + max_batch_size, prefix_caching=prefix_caching, **limits
+        ),
+        allocator=allocator,
     )
     assembler = BatchAssembler(**limits, pool=memory.pool)
-    core = EngineCore(scheduler, executor, assembler, eos_token_ids=eos, pool=memory.pool, seed=seed, clock=clock)
+    core = EngineCore(
+        scheduler, executor, assembler, eos_token_ids=eos, pool=memory.pool, seed=seed, clock=clock,
+        block_size=block_size if prefix_caching else None, max_rows=max_rows, masks=masks,
+        speculator=Speculator(scheduler, most=speculate, max_drafts=max_drafts) if speculate else None,
+    )  # fmt: skip
     info = EngineInfo(
         "fake", max_seq_len, VOCAB, max_batch_size, num_blocks, block_size, "numpy", 1, eos, max_queue=max_queue
     )
@@ -180,6 +195,6 @@ def request_for() -> Callable[..., GenerateRequest]:
 
 
 @pytest.fixture(scope="session")
-def answer() -> Callable[[Sequence[int], int], tuple[int, ...]]:
-    """(prompt, num_tokens) → what the fake model says."""
+def answer() -> Callable[..., tuple[int, ...]]:
+    """(prompt, num_tokens, num_words) → what the fake model says."""
     return continuation

@@ -25,7 +25,9 @@ class Life:
         num = min(draw.choice([1, 1, 3, 6]), self.known - self.computed)
         while len(self.table) * 4 < self.computed + num:
             self.table.append(draw.randrange(500))
-        chunk = ScheduledChunk("r", self.computed, num, self.table, self.computed + num == self.known)
+        samples = self.computed + num == self.known
+        drafts = draw.choice([0, 0, 1, num - 1]) if samples and num > 1 else 0
+        chunk = ScheduledChunk("r", self.computed, num, self.table, samples, drafts)
         self.computed += num
         if chunk.samples:
             self.known += 1
@@ -46,6 +48,7 @@ def test_the_same_arrays_as_the_plain_version() -> None:
                     chunk.start,
                     chunk.block_table,
                     chunk.samples,
+                    chunk.num_drafts,
                 )
                 for life, chunk in zip(members, chunks, strict=True)
             ]

@@ -3,7 +3,8 @@
 Sequences are packed one after another, without padding: a prompt chunk of 200 tokens and thirty decodes of one token
 are one batch of 230 tokens. Which tokens belong together is said by `seq_starts`, where their keys and values live by
 `block_tables`, and for which of them logits are wanted by `logit_rows`: a chunk that does not reach the end of its
-prompt samples nothing, and with a vocabulary of 49152 its logits would cost as much as several layers.
+prompt samples nothing, and with a vocabulary of 49152 its logits would cost as much as several layers. A chunk that ends
+with guesses wants a row for each of them.
 
 Axes: T tokens in the step, S sequences, R rows whose logits are wanted, A tokens per KV block.
 """
@@ -27,6 +28,7 @@ class BatchChunk:
     start: int  # position of the first of them; everything before it is already in the KV cache
     block_table: Sequence[int]  # KV blocks of the sequence, at least enough for start + len(token_ids) tokens
     samples: bool  # whether the logits of the last token are wanted
+    num_drafts: int = 0  # and those of so many tokens before it: the last tokens are guesses to be checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,12 @@ class StepBatch:
             context_lens=np.array([c.start + n for c, n in zip(chunks, lengths, strict=True)], dtype=np.int32),
             block_tables=tables,
             logit_rows=np.array(
-                [end - 1 for chunk, end in zip(chunks, starts[1:], strict=True) if chunk.samples], dtype=np.int32
+                [
+                    row
+                    for chunk, end in zip(chunks, starts[1:], strict=True)
+                    for row in range(end - 1 - chunk.num_drafts, end)
+                    if chunk.samples
+                ],
+                dtype=np.int32,
             ),
         )

@@ -1,0 +1,131 @@
+"""Guesses out of the text itself, against a search through all of it; and what is expected of them."""
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from aie_engine.drafting import Guessing, PromptLookup
+from aie_engine.step_cost import StepCost
+
+
+def looked_up(text: Sequence[int]) -> PromptLookup:
+    lookup = PromptLookup()
+    lookup.extend(text)
+    return lookup
+
+
+def agreement(text: Sequence[int], position: int) -> int:
+    """How many tokens in front of `position` are those at the text's end."""
+    num = 0
+    while num < position and text[position - 1 - num] == text[len(text) - 1 - num]:
+        num += 1
+    return num
+
+
+@pytest.mark.parametrize(
+    ("text", "guess"),
+    [
+        ([1, 2, 3, 4, 9, 1, 2], [3, 4, 9]),
+        ([1, 2, 3, 9, 1, 2, 4, 9, 1, 2], [4, 9, 1]),  # both agree as far; the later one is taken
+        ([7, 1, 2, 3, 8, 1, 2, 4, 7, 1, 2], [3, 8, 1]),  # the earlier one agrees further
+        ([5, 5, 5], [5, 5, 5]),
+        ([1, 2, 1, 2], [1, 2, 1]),
+        ([1, 2, 3], []),
+        ([1, 2], []),
+        ([1], []),
+        ([], []),
+    ],
+)
+def test_what_followed_the_same_tokens_before(text: list[int], guess: list[int]) -> None:
+    assert looked_up(text).guess(3) == guess
+
+
+def test_a_text_in_a_circle_is_guessed_beyond_its_end() -> None:
+    assert looked_up([9, 1, 2, 3, 1, 2, 3]).guess(8) == [1, 2, 3, 1, 2, 3, 1, 2]
+
+
+def test_reading_token_by_token_and_asking_in_between_changes_no_guess_for_the_worse() -> None:
+    draw = random.Random(0)
+    for _ in range(200):
+        text = [draw.randrange(4) for _ in range(40)]
+        lookup = PromptLookup()
+        for end, token in enumerate(text, 1):
+            lookup.extend([token])
+            guess = lookup.guess(3)
+            known = text[:end]
+            matches = [agreement(known, p) for p in range(2, end) if agreement(known, p) >= 2]
+            assert bool(guess) == bool(matches), known
+            if guess:  # it is what followed an earlier occurrence of at least the last two tokens
+                assert any((known + guess)[p : p + 3] == guess for p in range(2, end) if agreement(known, p) >= 2), (
+                    known,
+                    guess,
+                )
+
+
+def test_of_few_occurrences_the_longest_agreement_wins() -> None:
+    draw = random.Random(1)
+    for _ in range(300):
+        text = [draw.randrange(6) for _ in range(30)]
+        agreements = {p: agreement(text, p) for p in range(2, len(text)) if agreement(text, p) >= 2}
+        if not 1 <= len(agreements) <= 8:
+            continue
+        best = max(agreements, key=lambda p: (agreements[p], p))
+        guess = looked_up(text).guess(1)
+        assert guess == [text[best]], (text, agreements)
+
+
+def test_the_index_is_made_from_the_known_tokens_when_it_is_asked() -> None:
+    guessing = Guessing()
+    tokens = np.array([1, 2, 3, 4, 1, 2, 77, 88], np.int32)  # the last two are no known tokens
+    assert guessing.guess(tokens, 6, 2) == [3, 4]
+    tokens[6] = 3
+    assert guessing.guess(tokens, 7, 2) == [4, 1]
+
+
+def test_hope_decides_how_many_guesses_are_made() -> None:
+    guessing = Guessing()
+    guessing.hope = 0.5
+    assert guessing.num_worthwhile(8, 0.0) == 8
+    assert guessing.num_worthwhile(8, 0.25) == 2
+    assert guessing.num_worthwhile(1, 0.25) == 1
+    assert guessing.num_worthwhile(8, 0.6) == 0
+
+
+def test_guesses_that_fail_are_given_up_and_tried_again_later() -> None:
+    guessing = Guessing()
+    num_steps = num_guesses = 0
+    for _ in range(100):
+        if guessing.num_worthwhile(4, 0.3):
+            guessing.settle(0, 1)
+            num_guesses += 1
+        num_steps += 1
+    assert 5 < num_guesses < 30
+    for _ in range(30):
+        guessing.settle(4, 4)
+    assert guessing.hope > 0.95
+    assert guessing.num_worthwhile(4, 0.3) == 4
+
+
+def test_the_price_list_is_a_line_between_what_was_seen() -> None:
+    cost = StepCost()
+    assert cost.seconds(4) is None
+    cost.observe(1, 10.0)
+    assert cost.seconds(1) == cost.seconds(9) == 10.0, "what was never seen costs nothing more"
+    cost.observe(5, 12.0)
+    assert cost.seconds(3) == 11.0
+    assert cost.seconds(9) == 14.0
+    assert StepCost.seconds(cost, 0) == 10.0
+
+
+def test_a_disturbed_step_counts_for_little_and_is_forgotten() -> None:
+    cost = StepCost()
+    for _ in range(10):
+        cost.observe(1, 10.0)
+    cost.observe(1, 100.0)
+    assert cost.seconds(1) == pytest.approx(10 + 90 / 16)
+    cost.observe(2, 1000.0)
+    for _ in range(2000):
+        cost.observe(1, 10.0)
+    assert cost.seconds(2) == cost.seconds(1) == pytest.approx(10)
