@@ -95,12 +95,11 @@ def test_hope_decides_how_many_guesses_are_made() -> None:
 
 def test_guesses_that_fail_are_given_up_and_tried_again_later() -> None:
     guessing = Guessing()
-    num_steps = num_guesses = 0
+    num_guesses = 0
     for _ in range(100):
         if guessing.num_worthwhile(4, 0.3):
             guessing.settle(0, 1)
             num_guesses += 1
-        num_steps += 1
     assert 5 < num_guesses < 30
     for _ in range(30):
         guessing.settle(4, 4)

@@ -3,8 +3,8 @@
 Sequences are packed one after another, without padding: a prompt chunk of 200 tokens and thirty decodes of one token
 are one batch of 230 tokens. Which tokens belong together is said by `seq_starts`, where their keys and values live by
 `block_tables`, and for which of them logits are wanted by `logit_rows`: a chunk that does not reach the end of its
-prompt samples nothing, and with a vocabulary of 49152 its logits would cost as much as several layers. A chunk that ends
-with guesses wants a row for each of them.
+prompt samples nothing, and with a vocabulary of 49152 its logits would cost as much as several layers. A chunk at whose
+end guesses stand wants a row for each of them.
 
 Axes: T tokens in the step, S sequences, R rows whose logits are wanted, A tokens per KV block.
 """
