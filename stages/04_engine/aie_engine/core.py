@@ -145,6 +145,7 @@ class EngineCore:
         self._counters = Counters()
         self._runner.execute_time_s = 0.0
         self._pool.ledger.num_requests = 0
+        self.timelines.forget_ended()
 
     def _admit(self, request: GenerateRequest, constraint: ConstrainedAnswer | None = None) -> None:
         now = self.clock()

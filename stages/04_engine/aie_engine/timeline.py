@@ -100,6 +100,10 @@ class TimelineBook:
         else:
             self._end(request_id, reason, now)
 
+    def forget_ended(self) -> None:
+        """Of no interest any more, such as those of a warm-up."""
+        self._kept.clear()
+
     def explain(self, request_ids: Iterable[str], now: float) -> Explanation:
         """Those of `request_ids` that are open or remembered."""
         self._advance(now)
