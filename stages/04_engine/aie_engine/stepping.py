@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from aie_engine.assembler import BatchAssembler
-from aie_engine.batch import StepBatch
+from aie_engine.batch import Int32Array, StepBatch
 from aie_engine.executors.protocol import Executor, Float32Array
 from aie_engine.generation import Generation
 from aie_engine.sampling import SampleOutput, SampleRow, sample, score_prompt
@@ -44,13 +44,19 @@ class StepRunner:
         wanted = _prompt_rows(chunks, members, batch)
         logits = self._score_prompts(batch, wanted) if wanted else self._execute(batch)
         rows = _sampling_rows(chunks, members)  # only now: masks are computed while the model runs
-        return sample(logits, rows, argmax=self._executor.argmax_rows) if rows else _NOTHING
+        return sample(logits, rows, argmax=self._argmax) if rows else _NOTHING
 
     def _execute(self, batch: StepBatch) -> Float32Array:
         began = self._clock()
         logits = self._executor.run(batch)
         self.execute_time_s += self._clock() - began
         return logits
+
+    def _argmax(self, logits: Float32Array) -> Int32Array:
+        began = self._clock()
+        best = self._executor.argmax_rows(logits)
+        self.execute_time_s += self._clock() - began
+        return best
 
     def _score_prompts(self, batch: StepBatch, wanted: Sequence[_Wanted]) -> Float32Array:
         """Compute and score the rows `wanted`; returns logits [R, V] of those that sample."""
