@@ -126,9 +126,18 @@ def says(text: str | bytes, *, finish: str | None = "stop") -> Script:
                 reason,
                 EOS if ends else None,
                 num_prompt_tokens=len(request.prompt_ids),
+                prompt_logprobs=_prompt_scores(request) if index == 0 else (),
             )
 
     return script
+
+
+def _prompt_scores(request: GenerateRequest) -> tuple[TokenLogprobs, ...]:
+    """Of every token but the first, if they are wanted: −1 each, third in rank, behind an 'x'."""
+    wanted = request.sampling.prompt_logprobs
+    if wanted is None:
+        return ()
+    return tuple(TokenLogprobs(token, -1.0, ((120, -0.25),)[:wanted], 3) for token in request.prompt_ids[1:])
 
 
 class FakeEngine:
