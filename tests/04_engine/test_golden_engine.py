@@ -19,6 +19,7 @@ Ask = Callable[..., GenerateRequest]
 def check(record: Mapping[str, Any], events: Sequence[TokenEvent]) -> None:
     expected = {int(token): value for token, value in record["first_logprobs"].items()}
     assert dict(events[0].logprobs[0].top) == pytest.approx(expected, abs=1e-3), record["name"]
+    assert sum(len(event.logprobs) for event in events) == sum(len(event.token_ids) for event in events)
     token_ids = [token for event in events for token in event.token_ids]
     for step, (ours, theirs) in enumerate(zip(token_ids, record["greedy_ids"], strict=False)):
         if ours != theirs:
@@ -49,13 +50,15 @@ def test_golden_prompts_at_once(
         engine.close()
 
 
+@pytest.mark.parametrize("speculate", [0, 5])
 def test_nothing_changes_with_small_steps_and_odd_blocks(
-    real_model: Path, golden: Sequence[Mapping[str, Any]], request_for: Ask
+    real_model: Path, golden: Sequence[Mapping[str, Any]], request_for: Ask, speculate: int
 ) -> None:
-    """Prompts in chunks of a few tokens, and so little KV memory that requests are preempted and computed again."""
+    """Prompts in chunks of a few tokens, so little KV memory that requests are preempted and computed again, tokens
+    guessed ahead; and then once more, with the beginnings of prompts in the prefix cache."""
     config = EngineConfig(
         real_model, kernels="native", block_size=7, max_batch_size=8, max_batch_tokens=24,
-        max_seq_len=160, kv_memory_bytes=260 * 46080,
+        max_seq_len=160, kv_memory_bytes=260 * 46080, speculate=speculate,
     )  # fmt: skip
     try:
         engine = start_engine(config, 0)
@@ -63,11 +66,14 @@ def test_nothing_changes_with_small_steps_and_odd_blocks(
         pytest.skip(str(error))
     try:
         shortest = sorted(golden, key=lambda record: len(record["prompt_ids"]))[:6]
-        streams = [engine.submit(request_for(r["name"], r["prompt_ids"], 48, logprobs=5)) for r in shortest]
-        for record, stream in zip(shortest, streams, strict=True):
-            check(record, list(stream))
-        stats = engine.stats()
-        assert stats.kv_usage == 0.0
-        assert stats.num_preemptions > 0, "the memory was meant to be too small"
+        for turn in ("cold", "hot"):
+            streams = [engine.submit(request_for(r["name"], r["prompt_ids"], 48, logprobs=5)) for r in shortest]
+            for record, stream in zip(shortest, streams, strict=True):
+                check(record, list(stream))
+            stats = engine.stats()
+            assert stats.kv_usage == 0.0
+            assert stats.num_preemptions > 0, "the memory was meant to be too small"
+            assert stats.prefix_hit_tokens > 0 or turn == "cold"
+            assert bool(stats.accepted_tokens) == bool(speculate)
     finally:
         engine.close()
