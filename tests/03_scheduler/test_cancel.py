@@ -72,9 +72,9 @@ def test_finished_ids_outside_the_plan_are_released_and_unknown_ones_ignored(mak
 
 
 def test_cancel_while_preempted(make_driver: Any) -> None:
-    driver = make_driver(num_blocks=4)
-    driver.add("a", 7, 9)
-    driver.add("b", 7, 9)
+    driver = make_driver(num_blocks=10)
+    driver.add("a", 8, 24)
+    driver.add("b", 8, 24)
     while not driver.step().preempted:
         pass
     driver.cancel("b")

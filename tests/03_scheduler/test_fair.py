@@ -233,9 +233,9 @@ def test_generations_share_too(make_driver: Any) -> None:
 
 
 def test_preempted_request_keeps_its_turn_and_is_charged_once(make_driver: Any) -> None:
-    driver = make_driver(ContinuousBatcher, block_size=4, num_blocks=6, max_queue=64)
+    driver = make_driver(ContinuousBatcher, block_size=4, num_blocks=10, max_queue=64)
     for index in range(4):
-        driver.add(f"{'ab'[index % 2]}.{index}", 8, 12, client="ab"[index % 2])
+        driver.add(f"{'ab'[index % 2]}.{index}", 8, 24, client="ab"[index % 2])
     charged: Counter[str] = Counter()
     fair = driver.scheduler._fair
     serve, charge = fair.serve, fair.charge
@@ -243,4 +243,4 @@ def test_preempted_request_keeps_its_turn_and_is_charged_once(make_driver: Any) 
     fair.charge = lambda state, num_tokens: (charged.update({state.client: num_tokens}), charge(state, num_tokens))
     driver.run()
     assert driver.scheduler.stats().num_preemptions > 0
-    assert charged == {"a": 2 * (8 + 12), "b": 2 * (8 + 12)}
+    assert charged == {"a": 2 * (8 + 24), "b": 2 * (8 + 24)}

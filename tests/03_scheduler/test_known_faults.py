@@ -30,21 +30,21 @@ def test_cache_of_exactly_the_right_size_is_enough(make_driver: Any) -> None:
 
 def test_preempt_then_resume(make_driver: Any) -> None:
     """The later request loses its blocks, comes back first in line, is recomputed whole, and samples no token twice."""
-    driver = make_driver(block_size=4, num_blocks=6)
-    driver.add("a", 8, 12)
-    driver.add("b", 8, 12)
-    driver.add("c", 8, 2)
+    driver = make_driver(block_size=4, num_blocks=10, prefix_caching=False)
+    driver.add("a", 8, 24)
+    driver.add("b", 8, 24)
+    driver.add("c", 20, 2)
     while not (plan := driver.step()).preempted:
         pass
     assert [lost.request_id for lost in plan.preempted] == ["b"]
     sampled = driver.sampled["b"]
-    assert 0 < sampled < 12
+    assert 0 < sampled < 24
     state = driver.scheduler.state_of("b")
     assert (state.num_computed, state.num_tokens, state.block_table) == (0, 8 + sampled, [])
     later = driver.run()
     resumed = next(chunk for plan in later for chunk in plan.chunks if chunk.request_id == "b")
     assert (resumed.start, resumed.num_tokens, resumed.samples) == (0, 8 + sampled, True)
-    assert driver.sampled == {"a": 12, "b": 12, "c": 2}
+    assert driver.sampled == {"a": 24, "b": 24, "c": 2}
     assert driver.first_step["c"] >= next(
         index for index, plan in enumerate(driver.steps) for chunk in plan.chunks if chunk is resumed
     ), "c, who came later, went before b"
@@ -61,10 +61,10 @@ def test_preempted_request_is_recomputed_in_chunks_without_sampling_in_between(m
 
 
 def test_the_last_in_rank_is_preempted_and_not_the_urgent(make_driver: Any) -> None:
-    driver = make_driver(block_size=4, num_blocks=6)
-    driver.add("cheap", 8, 12, priority=1)
+    driver = make_driver(block_size=4, num_blocks=10)
+    driver.add("cheap", 8, 24, priority=1)
     driver.step()
-    driver.add("urgent", 8, 12, priority=-1)
+    driver.add("urgent", 8, 24, priority=-1)
     victims = [lost.request_id for plan in driver.run() for lost in plan.preempted]
     assert set(victims) == {"cheap"}
 

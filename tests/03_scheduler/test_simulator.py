@@ -42,10 +42,12 @@ def test_padding_costs_a_rectangle() -> None:
 
 
 def test_recomputed_tokens_are_counted() -> None:
-    """Two of 8 + 12 tokens in 24 places: when both have 12 in the cache and want a 13th, one gives up its 12."""
-    config = SchedulerConfig(num_blocks=6, block_size=4, max_seq_len=64, max_batch_size=4)
-    report = simulate(ContinuousBatcher(config), Workload([SimulatedRequest(0.0, 8, 12)] * 2), COST)
-    assert (report.num_preemptions, report.num_recomputed, report.num_done) == (1, 12, 2)
+    """Two of 8 + 24 tokens in 40 places: when both have 20 in the cache and want a 21st, one gives up its 20."""
+    config = SchedulerConfig(num_blocks=10, block_size=4, max_seq_len=64, max_batch_size=4)
+    scheduler = ContinuousBatcher(config)
+    report = simulate(scheduler, Workload([SimulatedRequest(0.0, 8, 24)] * 2), COST)
+    assert (report.num_preemptions, report.num_recomputed, report.num_done) == (1, 20, 2)
+    assert scheduler.stats().num_recomputed_tokens == 20
 
 
 def test_refused_and_expired_are_counted_and_everybody_ends() -> None:

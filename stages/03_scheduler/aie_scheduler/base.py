@@ -5,7 +5,7 @@ A subclass decides who runs (`schedule`) and says where a request stands when it
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from aie_scheduler.blocks import BlockAllocator
 from aie_scheduler.config import SchedulerConfig
@@ -40,6 +40,9 @@ class SchedulerBase(ABC):
         self._draining = False
         self._num_arrivals = 0
         self._num_preemptions = 0
+        self._num_query_tokens = 0
+        self._num_hit_tokens = 0
+        self._num_recomputed = 0
         self._num_steps = 0
         self._num_chunks = 0
         self._num_tokens = 0
@@ -81,6 +84,10 @@ class SchedulerBase(ABC):
         self._forget(state)
         return True
 
+    def fail(self, request_id: str) -> bool:
+        """Forget a request whose computation went wrong, before `update`, and all that it has computed."""
+        return self.cancel(request_id)
+
     def propose(self, request_id: str, num_drafts: int) -> None:  # noqa: B027
         """Guesses are for those who decode step by step: of no interest here."""
 
@@ -102,6 +109,8 @@ class SchedulerBase(ABC):
                 assert 1 <= num_new <= 1 + chunk.num_drafts, (chunk, num_new)
                 state.num_computed -= 1 + chunk.num_drafts - num_new  # the KV of rejected guesses is worthless
                 state.num_tokens += num_new
+            if state.num_computed >= state.next_fill:
+                self._store(state, may_read=chunk.request_id not in finished)
         for request_id in finished:
             if request_id not in stale:
                 self.cancel(request_id)
@@ -132,6 +141,10 @@ class SchedulerBase(ABC):
             num_slots=self._num_slots,
             cuts=dict(self.num_cuts),
             mean_batch=self._num_chunks / self._num_steps if self._num_steps else 0.0,
+            num_cached_blocks=self.allocator.num_cached,
+            prefix_query_tokens=self._num_query_tokens,
+            prefix_hit_tokens=self._num_hit_tokens,
+            num_recomputed_tokens=self._num_recomputed,
         )
 
     @abstractmethod
@@ -141,6 +154,10 @@ class SchedulerBase(ABC):
     @abstractmethod
     def _leave(self, state: SequenceState) -> None:
         """Take a request out of the queue or of the running batch (its blocks are freed by the caller)."""
+
+    def _store(self, state: SequenceState, *, may_read: bool) -> None:
+        """A step has filled a block or more: only where blocks are shared does this matter."""
+        raise NotImplementedError
 
     def _check(self, request: Request) -> None:
         """Raises unless this request could run, given time. Its own deadline is not looked at: `schedule` does that."""
@@ -192,12 +209,18 @@ class SchedulerBase(ABC):
         """A waiting room that looks at this scheduler's fair share."""
         return BoundedQueue(self.config.max_queue, fair=self._fair, max_bypass=self.config.max_bypass)
 
-    def _begin(self, state: SequenceState, num_blocks: int) -> None:
-        """From waiting to running: its client is charged for the prompt (once), and it gets its blocks."""
+    def _begin(self, state: SequenceState, num_blocks: int, shared: Sequence[int] = ()) -> None:
+        """From waiting to running: it gets its blocks, after those that hold its beginning already, and its client is
+        charged for the rest of the prompt, once.
+        """
+        state.num_computed = len(shared) * self.config.block_size
         self._waiting.take(state)
-        self._fair.serve(state, 0 if state.num_preemptions else state.prompt_len)
+        self._fair.serve(state, 0 if state.num_preemptions else state.num_remaining)
         self._fair.leave(state)
-        state.block_table += self.allocator.allocate(num_blocks, state.request_id)
+        if shared:
+            self.allocator.share(shared, state.request_id)
+            state.block_table += shared
+        state.block_table += self.allocator.allocate(num_blocks - len(shared), state.request_id)
         state.status = SequenceStatus.RUNNING
 
     def _stop_waiting(self, state: SequenceState) -> None:
@@ -218,7 +241,7 @@ class SchedulerBase(ABC):
     def _release_blocks(self, state: SequenceState) -> None:
         """Free the blocks and start a new table: a chunk in flight keeps the old list, which never changes again."""
         blocks, state.block_table = state.block_table, []
-        self.allocator.free(blocks)
+        self.allocator.free(blocks, state.request_id)
 
     def _expire(self, now: float) -> list[str]:
         """Give up everybody past their deadline; returns their ids."""

@@ -36,7 +36,8 @@ class SchedulerConfig:
     policy: Policy = "continuous"  # which scheduler `make_scheduler` makes
     max_bypass: int = 256  # requests that may go before one of lower priority that waits
     max_seq_len: int  # tokens of prompt and output together that the model can attend to
-    max_prefill_tokens: int | None = None  # prompt tokens in a step while others decode; None: no limit of its own
+    max_prefill_tokens: int | None = 256  # prompt tokens in a step while others decode, and the longest prompt that is
+    # then read whole (`slices.py`); None: no limit of its own
     prefix_caching: bool = True  # continuous batching: equal beginnings are computed once and shared
     prefill_share: float = 0.875  # of a step's free tokens, what one unfinished prompt takes at most if others follow
     max_wait_ms: float = 20.0  # dynamic batching: how long the first of a batch waits for company

@@ -6,37 +6,52 @@ cut long prompts into chunks, so that a step's work stays bounded and nobody's d
 Each step:
 
 1. Decode. Every running sequence with one token to do gets it, in order of rank (priority, then arrival).
-2. Prefill. What is left of `max_batch_tokens` goes to prompts in order of rank: those begun, and those waiting, who are
-   admitted when a place in the batch and blocks for *all* their known tokens plus one are free. The blocks are taken at
-   admission: to admit on the first chunk alone promises the same free blocks to several prompts.
+2. Guesses. Tokens that somebody proposed for those are checked along with them, where tokens and blocks are left over.
+3. Prefill. What is left of `max_batch_tokens`, or less while others decode (`slices.py`), goes to prompts in order of
+   rank: those begun, and those waiting, who are admitted when a place in the batch and blocks for *all* their known
+   tokens plus one are free, and two more for each that runs, since those will grow. The blocks are taken at
+   admission: to admit on the first chunk alone promises the same free blocks to several prompts. What others have
+   computed already is taken from the prefix cache (`prefix.py`), and who begins with what a running request is
+   computing just now steps aside until that is done, without holding up those behind it.
    A prompt that cannot finish in this step leaves a part (1 - `prefill_share`) to those behind it, so that eight tokens
    need not wait for eight thousand; what nobody wants goes back to the first.
 
-When a decode finds no free block, the running sequence of the last rank is preempted: it loses its blocks, keeps its
-tokens, goes to the front of the queue and is recomputed later. No request is ever killed for lack of memory.
+When a decode finds no free block, a running sequence behind it in rank is preempted (`victims.py` says which): it loses
+its blocks, keeps its tokens, goes to the front of the queue and is recomputed later. No request is ever killed for lack
+of memory.
 
-Why it always goes on: `running` is sorted by rank and victims are taken from its end, so a planned chunk is never
-revoked and the first sequence is never a victim of another; alone, it fits, or `add` would have refused it. Likewise
-the queue's head fits once nothing runs. A victim is not admitted in the step that preempts it: it needs at least as
-many blocks as it gave up, and one of those is taken. And the queue is strictly in order: nobody small overtakes a big
-request until it starves.
+Why it always goes on: `running` is sorted by rank and victims stand behind the needy, so a planned chunk is never
+revoked and the first sequence is never a victim; alone, it fits, or `add` would have refused it. Each preemption lets
+somebody sample a token, so there are no more of them than tokens. Nobody is admitted in a step that preempts. The
+queue's head fits once nothing runs, and nobody small overtakes a big request until it starves. Who steps aside waits
+for a running request of its own priority or better, and only so many times.
 
-Cost: O(1) per running sequence and step, O(running) to admit or release one.
+Cost: O(1) per running sequence and step, O(running) to admit, preempt or release one, and one look-up per block of a
+prompt. While the head of the queue waits for blocks, nothing is looked up until as many are free as it lacked.
 """
 
 from bisect import insort
+from heapq import nlargest
 from operator import attrgetter
 
 from aie_scheduler.base import SchedulerBase, chunk_of
 from aie_scheduler.blocks import BlockAllocator
 from aie_scheduler.config import SchedulerConfig
-from aie_scheduler.plan import Preemption, StepPlan
-from aie_scheduler.request import SequenceState, SequenceStatus
+from aie_scheduler.plan import HeldBack, Preemption, StepPlan
+from aie_scheduler.prefix import CachedBlock, PrefixCache
+from aie_scheduler.request import Request, SequenceState, SequenceStatus
+from aie_scheduler.slices import PrefillBudget
+from aie_scheduler.victims import choose_victim
 from aie_tensor import InvalidInputError
 
 __all__ = ["ContinuousBatcher"]
 
+MAX_WAITS = 4  # times that a request steps aside for what another computes; then it computes for itself
+NUM_GROWTH = 2  # blocks kept free at an admission for each that runs, unless it can never need them
+NUM_HOLDERS = 3  # named in `HeldBack`
+
 _rank = attrgetter("rank")
+_Candidate = tuple[SequenceState, list[CachedBlock]]  # who is next, and what the cache has of it
 
 
 class ContinuousBatcher(SchedulerBase):
@@ -46,13 +61,43 @@ class ContinuousBatcher(SchedulerBase):
         super().__init__(config, allocator=allocator)
         if config.num_blocks < 1:
             raise InvalidInputError("continuous batching needs a KV cache: num_blocks is 0", param="num_blocks")
-        self._running: list[SequenceState] = []  # ascending rank; who stands last is preempted first
+        self._running: list[SequenceState] = []  # ascending rank
+        self._prefixes = PrefixCache(self.allocator, config.block_size, self._go_on)
+        self._proposed: dict[str, int] = {}  # guesses for the next step
+        # The head that lacked blocks when it was last looked at, and how many it needs.
+        self._blocked: SequenceState | None = None
+        self._blocks_needed = 0
+
+    def add(self, request: Request) -> None:
+        """Take a request in."""
+        super().add(request)
+        if not self.config.prefix_caching:
+            self._states[request.request_id].block_content = None
+
+    def fail(self, request_id: str) -> bool:
+        """Forget a request whose computation went wrong; nobody will be given what it computed."""
+        state = self._states.get(request_id)
+        if state is not None:
+            self._prefixes.leave(state, is_sound=False)
+        return self.cancel(request_id)
+
+    def propose(self, request_id: str, num_drafts: int) -> None:
+        """Guesses at a request's next tokens, for the next `schedule` alone."""
+        self._proposed[request_id] = num_drafts
 
     def schedule(self, now: float) -> StepPlan | None:
         """The next step, or None when no request is left."""
         plan = StepPlan(expired=self._expire(now))
         prefilling = self._plan_decodes(plan)
-        self._plan_prefill(plan, prefilling, self.config.max_batch_tokens - len(plan.chunks))
+        num_decoding = len(plan.chunks)
+        num_tokens = self.config.max_batch_tokens - num_decoding
+        num_waiting = len(prefilling) + len(self._waiting)
+        if self._proposed:
+            num_tokens -= self._plan_guesses(plan, num_tokens // 2 if num_waiting else num_tokens)
+        if num_waiting:
+            budget = PrefillBudget(self.config, num_tokens, num_decoding=num_decoding, num_waiting=num_waiting)
+            self._plan_prefill(plan, prefilling, budget)
+            plan.held = self._held_back(plan)
         return self._count(plan)
 
     def _plan_decodes(self, plan: StepPlan) -> list[SequenceState]:
@@ -60,32 +105,37 @@ class ContinuousBatcher(SchedulerBase):
         prefilling: list[SequenceState] = []
         running, chunks, block_size = self._running, plan.chunks, self.config.block_size
         index = 0
-        while index < len(running):  # victims leave from the end while this loop runs
+        while index < len(running):  # victims leave from behind while this loop runs
             state = running[index]
             index += 1
             if state.num_tokens - state.num_computed > 1:
                 prefilling.append(state)
                 continue
-            if len(state.block_table) * block_size < state.num_tokens and not self._grow(state, plan):
-                break
+            if len(state.block_table) * block_size < state.num_tokens and not self._grow(state, index, plan):
+                continue
             chunks.append(chunk_of(state, 1))
         return prefilling
 
-    def _grow(self, state: SequenceState, plan: StepPlan) -> bool:
-        """One more block for a running sequence, taken from the last in rank if need be; False if that was itself."""
+    def _grow(self, state: SequenceState, index: int, plan: StepPlan) -> bool:
+        """One more block for a running sequence, taken from one behind it (from `index` on) if need be; False if there
+        is none, and it had to go itself.
+        """
         assert state.num_tokens <= state.max_cached, f"{state} has all its tokens, but was never finished"
         while self.allocator.num_free == 0:
-            victim = self._running.pop()
-            plan.preempted.append(Preemption(victim.request_id, state.request_id, victim.num_computed))
-            self._preempt(victim)
+            victim = choose_victim(self._running[index:], self.allocator, self.config.block_size) or state
+            self._preempt(victim, state, plan)
             if victim is state:
                 return False
         state.block_table += self.allocator.allocate(1, state.request_id)
         return True
 
-    def _preempt(self, state: SequenceState) -> None:
+    def _preempt(self, state: SequenceState, needy: SequenceState, plan: StepPlan) -> None:
         """Back to the front of the queue without blocks. Its tokens stay known, so none is ever sampled twice."""
+        plan.preempted.append(Preemption(state.request_id, needy.request_id, state.num_computed))
+        self._running.remove(state)
+        self._prefixes.leave(state)
         self._release_blocks(state)
+        state.furthest = max(state.furthest, state.num_computed)
         state.num_computed = 0
         state.status = SequenceStatus.PREEMPTED
         state.num_preemptions += 1
@@ -93,54 +143,134 @@ class ContinuousBatcher(SchedulerBase):
         self._fair.join(state)
         self._waiting.push_front(state)
 
-    def _plan_prefill(self, plan: StepPlan, prefilling: list[SequenceState], budget: int) -> None:
-        """Spend `budget` tokens on prompts, in order of rank over those begun and those waiting."""
+    def _plan_guesses(self, plan: StepPlan, num_tokens: int) -> int:
+        """Add what was proposed to the decodes, at most `num_tokens` in all; nobody loses a block for a guess. Returns
+        how many.
+        """
+        proposed, self._proposed = self._proposed, {}
+        left, num_spare = num_tokens, max(0, self.allocator.num_free - len(self._running))
+        for chunk in plan.chunks:
+            num_drafts = proposed.get(chunk.request_id, 0)
+            if not num_drafts:
+                continue
+            state = self._states[chunk.request_id]
+            num_drafts = min(num_drafts, left, state.max_cached - state.num_tokens)
+            num_missing = self.config.blocks_for(state.num_tokens + num_drafts) - len(state.block_table)
+            if num_missing > 0:
+                num_missing = min(num_missing, num_spare)
+                num_spare -= num_missing
+                state.block_table += self.allocator.allocate(num_missing, state.request_id)
+                num_drafts = min(num_drafts, len(state.block_table) * self.config.block_size - state.num_tokens)
+            chunk.num_drafts = num_drafts
+            chunk.num_tokens += num_drafts
+            left -= num_drafts
+        return num_tokens - left
+
+    def _plan_prefill(self, plan: StepPlan, prefilling: list[SequenceState], budget: PrefillBudget) -> None:
+        """Spend the budget on prompts, in order of rank over those begun and those waiting."""
         begun = iter(prefilling)
         following = next(begun, None)
+        waiting = self._next_waiting(plan) if budget.left > 0 and not plan.preempted else None
         granted: list[tuple[SequenceState, int]] = []
-        while budget > 0:
-            candidate = self._admissible()
-            if candidate is None or (following is not None and following.rank < candidate.rank):
-                candidate = following
-            if candidate is None:
-                break
-            if granted and budget < min(candidate.num_remaining, self.config.block_size):
-                break  # a splinter of a prompt costs more than it brings
-            num_tokens = self._grant(candidate, budget)
-            if candidate is following:
-                following = next(begun, None)
+        while budget.left > 0:
+            if waiting is not None and (following is None or waiting[0].rank < following.rank):
+                state, ready = waiting
+                if budget.is_splinter(state):
+                    break
+                self._admit(state, ready, plan)
+                waiting = self._next_waiting(plan)
+            elif following is not None and not budget.is_splinter(following):
+                state, following = following, next(begun, None)
             else:
-                self._admit(candidate)
-            granted.append((candidate, num_tokens))
-            budget -= num_tokens
-        for state, num_tokens in granted:  # what nobody behind them wanted
-            extra = min(budget, state.num_remaining - num_tokens)
-            budget -= extra
-            plan.chunks.append(chunk_of(state, num_tokens + extra))
+                break
+            granted.append((state, budget.grant(state)))
+        for state, least in granted:
+            num_tokens = budget.extend(state, least)
+            if num_tokens:
+                end = state.num_computed + num_tokens
+                self._num_recomputed += max(0, min(end, state.furthest) - state.num_computed)
+                plan.chunks.append(chunk_of(state, num_tokens))
 
-    def _grant(self, state: SequenceState, budget: int) -> int:
-        """Tokens for this prompt: all it has if they fit into its share of the budget, else that share."""
-        if state.num_remaining <= budget:
-            return state.num_remaining
-        return max(int(budget * self.config.prefill_share), min(budget, self.config.block_size))
-
-    def _admissible(self) -> SequenceState | None:
-        """The head of the queue, if the batch has a place and the cache has blocks for it."""
-        head = self._waiting.head()
-        if head is None or len(self._running) >= self.config.max_batch_size:
+    def _next_waiting(self, plan: StepPlan) -> _Candidate | None:
+        """The head of the queue, if the batch has a place and the cache has blocks for it. Those before it who begin
+        with what is being computed step aside.
+        """
+        while (head := self._waiting.head()) is not None and len(self._running) < self.config.max_batch_size:
+            if head is self._blocked and not self._has_room(self._blocks_needed):
+                return None
+            ready, promised = self._prefixes.find(head)
+            if promised is not None and head.num_waits < MAX_WAITS:
+                head.num_waits += 1
+                self._waiting.park(head)
+                self._prefixes.wait(head, promised)
+                continue
+            num_held = sum(self.allocator.owner_of(entry.block) is not None for entry in ready)
+            self._blocks_needed = self._blocks_to_admit(head) - num_held
+            if self._has_room(self._blocks_needed):
+                return head, ready
+            self._blocked = head
             return None
-        return head if self._blocks_to_admit(head) <= self.allocator.num_free else None
+        return None
+
+    def _has_room(self, num_blocks: int) -> bool:
+        """Whether so many can be given to a newcomer, and those who run can still grow."""
+        num_left = self.allocator.num_free - num_blocks
+        return num_left >= NUM_GROWTH * len(self._running) or num_left >= self._growth()
+
+    def _growth(self) -> int:
+        """Blocks kept free for those who run: the newcomer would soon lose all it has computed if there were none."""
+        blocks_for = self.config.blocks_for
+        return sum(min(NUM_GROWTH, blocks_for(one.max_cached) - len(one.block_table)) for one in self._running)
+
+    def _go_on(self, states: list[SequenceState]) -> None:
+        """What these waited for is there, or will never be."""
+        for state in reversed(states):
+            self._waiting.unpark(state)
 
     def _blocks_to_admit(self, state: SequenceState) -> int:
         """Blocks for all known tokens and one more, but never more than the request will ever store."""
         return self.config.blocks_for(min(state.num_tokens + 1, state.max_cached))
 
-    def _admit(self, state: SequenceState) -> None:
-        self._begin(state, self._blocks_to_admit(state))
+    def _admit(self, state: SequenceState, ready: list[CachedBlock], plan: StepPlan) -> None:
+        self._blocked = None
+        self._begin(state, self._blocks_to_admit(state), [entry.block for entry in ready])
+        self._prefixes.begin(state, ready)
         insort(self._running, state, key=_rank)
+        limit = self.config.max_prefill_tokens
+        state.is_long = limit is not None and state.num_remaining > limit
+        plan.admitted[state.request_id] = state.num_computed
+        if state.block_content is not None and not state.num_preemptions:
+            self._num_query_tokens += state.num_tokens
+            self._num_hit_tokens += state.num_computed
+
+    def _held_back(self, plan: StepPlan) -> HeldBack | None:
+        """Who waits in spite of being first, and why."""
+        num_free = self.allocator.num_free
+        head = self._waiting.head()
+        if head is None:
+            head = self._waiting.first_parked()
+            if head is None:
+                return None
+            assert head.awaits is not None and head.awaits.leader is not None, head
+            leader = head.awaits.leader
+            by = (leader.request_id, len(leader.block_table))
+            return HeldBack(head.request_id, "prefix", self._blocks_to_admit(head), num_free, (by,))
+        is_full = len(self._running) >= self.config.max_batch_size
+        num_needed = self._blocks_needed if head is self._blocked else self._blocks_to_admit(head)
+        if is_full or (not plan.preempted and (head is not self._blocked or self._has_room(num_needed))):
+            return HeldBack(head.request_id, "batch_full" if is_full else "budget", num_needed, num_free)
+        num_needed += self._growth()
+        most = nlargest(NUM_HOLDERS, self._running, key=lambda state: len(state.block_table))
+        holders = tuple((state.request_id, len(state.block_table)) for state in most)
+        return HeldBack(head.request_id, "blocks", num_needed, num_free, holders)
+
+    def _store(self, state: SequenceState, *, may_read: bool) -> None:
+        self._prefixes.fill(state, may_read=may_read)
 
     def _leave(self, state: SequenceState) -> None:
         if state.status is SequenceStatus.RUNNING:
             self._running.remove(state)
+            self._prefixes.leave(state)
         else:
+            self._prefixes.stop_waiting(state)
             self._stop_waiting(state)

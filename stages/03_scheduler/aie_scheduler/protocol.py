@@ -6,12 +6,15 @@ The life of a step, always in this order and from one thread:
     ... the executor runs the plan and samples one token per chunk with `samples=True` ...
     scheduler.update(plan, finished)    what has been computed, and who is done
 
-`add` and `cancel` may come between any two of these calls; between `schedule` and `update` too.
+`add` and `cancel` may come between any two of these calls; between `schedule` and `update` too. What a step computed
+counts from `update` on and not before: a step that failed is never updated, and a request that failed in it is told by
+`fail`.
 """
 
 from collections.abc import Collection, Mapping
 from typing import Protocol, runtime_checkable
 
+from aie_scheduler.config import SchedulerConfig
 from aie_scheduler.plan import SchedulerStats, StepPlan
 from aie_scheduler.request import Request
 
@@ -35,6 +38,10 @@ class Scheduler(Protocol):
         Valid for that one call. Schedulers that do not speculate take no notice.
         """
 
+    def fail(self, request_id: str) -> bool:
+        """As `cancel`, before `update`, for a request whose computation went wrong: nothing it computed is kept."""
+        ...
+
     def schedule(self, now: float) -> StepPlan | None:
         """The next step, or None when there is nothing to do (yet: see `next_deadline`). `now` is in seconds."""
 
@@ -51,6 +58,11 @@ class Scheduler(Protocol):
 
     def stats(self) -> SchedulerStats:
         """Numbers for metrics and logs."""
+        ...
+
+    @property
+    def config(self) -> SchedulerConfig:
+        """The limits it keeps."""
         ...
 
     @property

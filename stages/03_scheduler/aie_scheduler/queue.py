@@ -36,12 +36,14 @@ class BoundedQueue:
         self._max_bypass = max_bypass
         self._lanes: dict[int, Lane] = {}
         self._priorities: list[int] = []  # of the lanes that are not empty, ascending
+        self._parked: dict[str, tuple[SequenceState, int]] = {}  # not to be served at present; and `num_passed`
         self._num_waiting = 0
 
     def __len__(self) -> int:
         return self._num_waiting
 
     def __iter__(self) -> Iterator[SequenceState]:
+        yield from (state for state, _ in self._parked.values())
         for priority in self._priorities:
             yield from self._lanes[priority]
 
@@ -83,8 +85,29 @@ class BoundedQueue:
         self._lanes[state.priority].num_passed = 0
         self.remove(state)
 
+    def park(self, state: SequenceState) -> None:
+        """Step aside: those behind it need not wait. It is still waiting, and is counted."""
+        num_passed = self._lanes[state.priority].num_passed
+        self.remove(state)
+        self._parked[state.request_id] = state, num_passed
+        self._num_waiting += 1
+
+    def unpark(self, state: SequenceState) -> None:
+        """Back in line, before everybody of the same priority: its turn had come when it stepped aside."""
+        _, num_passed = self._parked.pop(state.request_id)
+        lane = self._lane(state.priority)
+        lane.num_passed = max(lane.num_passed, num_passed)
+        lane.push_front(state)
+
+    def first_parked(self) -> SequenceState | None:
+        """Who has stood aside longest, or None."""
+        return next((state for state, _ in self._parked.values()), None)
+
     def remove(self, state: SequenceState) -> None:
         """Leave from wherever it stands."""
+        if self._parked and self._parked.pop(state.request_id, None) is not None:
+            self._num_waiting -= 1
+            return
         lane = self._lanes[state.priority]
         lane.remove(state)
         self._num_waiting -= 1

@@ -13,11 +13,18 @@ computes some of the difference; when it reaches the end, the model's last row p
 only with a different difference.
 """
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import TYPE_CHECKING
 
-__all__ = ["BlockContent", "Request", "SequenceState", "SequenceStatus"]
+if TYPE_CHECKING:
+    from aie_scheduler.prefix import CachedBlock
+
+__all__ = ["NEVER", "BlockContent", "Request", "SequenceState", "SequenceStatus"]
+
+NEVER = sys.maxsize  # more tokens than there will ever be
 
 BlockContent = Callable[[int], bytes]  # i → what the i-th full block of known tokens holds, as bytes to be compared
 
@@ -62,9 +69,19 @@ class SequenceState:
     deadline_s: float | None
     client: str = ""
     model: str = ""
+    cache_salt: str = ""
+    block_content: BlockContent | None = None
     block_table: list[int] = field(default_factory=list)  # entry i holds positions [i*A, (i+1)*A)
     status: SequenceStatus = SequenceStatus.WAITING
     num_preemptions: int = 0
+    furthest: int = 0  # most tokens it ever had in the cache: computing below that is recomputation
+    is_long: bool = False  # has a prompt that is read in slices while others decode
+    # Of the prefix cache (`prefix.py`):
+    chain: "list[CachedBlock]" = field(default_factory=list)  # names of its full blocks, in order
+    num_shared: int = 0  # of those, the ones that others had computed
+    next_fill: int = NEVER  # tokens computed when its next block is full
+    awaits: "CachedBlock | None" = None  # what a running request has promised to compute
+    num_waits: int = 0  # how often it has waited so
 
     @classmethod
     def of(cls, request: Request, order: int) -> "SequenceState":
@@ -81,6 +98,8 @@ class SequenceState:
             request.deadline_s,
             request.client,
             request.model,
+            request.cache_salt,
+            request.block_content,
         )
 
     @property
