@@ -1,6 +1,6 @@
-"""Servers for `predictors_http.py`, each with one part more than the one before it: `python http_rungs.py RUNG FOLDER`.
+"""Servers for `predictors_http.py`, each with one part more than the one before: `python http_rungs.py RUNG FOLDER`.
 
-Every one answers the MLP's request with the same bytes, so the difference between two neighbours is what the part costs.
+Each answers the request for the MLP with the same bytes, so the difference of two neighbours is what the part costs.
 Prints its port, then serves until its standard input ends.
 
     sockets   a thread per connection that receives and sends: what Python itself costs

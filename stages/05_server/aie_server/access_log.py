@@ -1,15 +1,15 @@
 """One line per request, never one per token. Silent unless the logger `aie.access` is set to INFO."""
 
 import logging
-from dataclasses import dataclass
+
+import msgspec
 
 __all__ = ["AccessRecord", "log_access"]
 
 _log = logging.getLogger("aie.access")
 
 
-@dataclass(frozen=True, slots=True)
-class AccessRecord:
+class AccessRecord(msgspec.Struct, frozen=True):
     """One finished request. `status` 499 means that the client hung up; it is written nowhere but here and in the
     metrics."""
 

@@ -2,6 +2,7 @@
 surrogates)."""
 
 import json
+from typing import Final
 
 import msgspec
 
@@ -10,6 +11,9 @@ from aie_engine import InvalidInputError
 __all__ = ["decode_object"]
 
 _decoder = msgspec.json.Decoder()
+
+
+_NESTED: Final = frozenset({dict, list})
 
 
 class _DuplicateKeyError(ValueError):
@@ -42,11 +46,15 @@ def decode_object(body: bytes) -> dict[str, object]:
 
 def _num_keys(value: object) -> int:
     """Of all objects in `value`. Quick for long lists of numbers."""
-    if isinstance(value, dict):
-        return len(value) + sum(map(_num_keys, value.values()))
-    if isinstance(value, list) and not {dict, list}.isdisjoint(map(type, value)):
-        return sum(map(_num_keys, value))
-    return 0
+    count, left = 0, [value]
+    while left:
+        one = left.pop()
+        if type(one) is dict:
+            count += len(one)
+            left += [inner for inner in one.values() if type(inner) is dict or type(inner) is list]
+        elif type(one) is list and not _NESTED.isdisjoint(map(type, one)):
+            left += one
+    return count
 
 
 def _unique(pairs: list[tuple[str, object]]) -> None:

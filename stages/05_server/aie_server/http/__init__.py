@@ -3,6 +3,7 @@
 framing     bytes → RequestHead, strictly
 reader      socket → bytes, with total deadlines
 body        by length or chunked, with limits
+leaving     to all connections: the server is leaving
 messages    what handlers get and return
 router      path and method → handler
 connection  the loop of one connection

@@ -1,8 +1,7 @@
 """One connection: requests in, answers out, one after another, until either side has had enough.
 
-`BaseHTTPRequestHandler` gives the life cycle (setup, handle, finish), the reason phrases and the Date header. Its
-parsing is not used: it accepts a second Content-Length, ignores Transfer-Encoding, and waits for ever (see
-framing.py and reader.py).
+`BaseHTTPRequestHandler` gives the life cycle (setup, handle, finish) and the reason phrases. Its parsing is not used:
+it accepts a second Content-Length, ignores Transfer-Encoding, and waits for ever (see framing.py and reader.py).
 """
 
 import contextlib
@@ -11,14 +10,17 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from email.utils import formatdate
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler
-from typing import Protocol
+from typing import Final, Protocol
 
 from aie_engine import AieError
 from aie_server.access_log import AccessRecord
 from aie_server.config import HttpLimits
 from aie_server.http.body import check_body_is_acceptable, read_body
 from aie_server.http.framing import FramingError, RequestHead, parse_head
+from aie_server.http.leaving import LeaveSignal
 from aie_server.http.messages import ClientGoneError, Request, Response, StreamingResponse
 from aie_server.http.peer import PeerWatch
 from aie_server.http.reader import DeadlineReader, PeerClosedError, ReadTimeoutError
@@ -28,6 +30,13 @@ from aie_server.http.router import Route
 __all__ = ["Application", "Connection", "ConnectionState"]
 
 _log = logging.getLogger("aie.server")
+_MAX_KNOWN_BYTES: Final = 4096  # of a head that is kept for the next request
+
+
+@lru_cache(maxsize=2)
+def _date(second: int) -> str:
+    """As in the header `Date`."""
+    return formatdate(second, usegmt=True)
 
 
 class Application(Protocol):
@@ -74,8 +83,16 @@ class _Exchange:
 class Connection(BaseHTTPRequestHandler):
     """Runs in its own thread, from construction to return."""
 
-    def __init__(self, sock: socket.socket, address: tuple[str, int], app: Application, state: ConnectionState) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        address: tuple[str, int],
+        app: Application,
+        state: ConnectionState,
+        leaving: LeaveSignal,
+    ) -> None:
         self._app = app
+        self._leaving = leaving
         self._limits = app.limits
         self._sock = sock
         self._address = address[0]
@@ -87,6 +104,7 @@ class Connection(BaseHTTPRequestHandler):
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._limits.send_buffer_bytes)
         self._reader = DeadlineReader(self._sock)
         self._peer = PeerWatch(self._sock)
+        self._known: tuple[bytes, RequestHead] | None = None
         self.close_connection = False
 
     def finish(self) -> None:
@@ -95,17 +113,19 @@ class Connection(BaseHTTPRequestHandler):
     def handle(self) -> None:
         try:
             while not self.close_connection:
-                self._reader.wait_for_first_byte(self._limits.idle_timeout_s)
+                # The client was told that it may go on: a request that it sent before it knows better is answered.
+                self._reader.wait_for_first_byte(
+                    self._limits.idle_timeout_s, self._leaving, self._limits.leaving_timeout_s
+                )
                 self._state.is_idle = False
                 self._exchange()
                 self._state.is_idle = True
-                if self._app.is_draining:
-                    return
         except (PeerClosedError, ReadTimeoutError, OSError):
             pass  # between requests, or while writing: there is nobody to tell
 
     def _exchange(self) -> None:
         """One request. Whatever happens, it is answered if anybody listens, and recorded once."""
+        self._blocked_s = 0.0
         exchange = _Exchange("", time.monotonic())
         try:
             response = self._respond(exchange)
@@ -139,7 +159,7 @@ class Connection(BaseHTTPRequestHandler):
             return self._app.error_response(error)
 
     def _handle_request(self, exchange: _Exchange) -> Response | StreamingResponse:
-        head = parse_head(self._reader.read_head(self._limits), self._limits)
+        head = self._parse(self._reader.read_head(self._limits))
         exchange.request_id = choose_request_id(head.headers.get("x-request-id"))
         exchange.head = head
         route, client_key = self._app.select(head, self._address)
@@ -153,6 +173,14 @@ class Connection(BaseHTTPRequestHandler):
         return route.handler(
             Request(head, body, exchange.request_id, client_key, self._peer.is_gone, exchange.started_s)
         )
+
+    def _parse(self, data: bytes) -> RequestHead:
+        """A program that asks again sends the same head again, byte for byte; what it means has not changed."""
+        if self._known is not None and self._known[0] == data:
+            return self._known[1]
+        head = parse_head(data, self._limits)
+        self._known = (data, head) if len(data) <= _MAX_KNOWN_BYTES else None
+        return head
 
     def _ask_for_body(self) -> None:
         try:
@@ -189,14 +217,13 @@ class Connection(BaseHTTPRequestHandler):
             else:
                 self.close_connection = True  # the end of the connection is the end of the body
             pending = self._head_bytes(exchange, response.status, headers)
-            self._sock.settimeout(self._limits.send_timeout_s)
             if not self._is_head(exchange):
                 self._send_pieces(exchange, pending, response.pieces, is_chunked)
         finally:
             response.close()
 
     def _send_pieces(self, exchange: _Exchange, pending: bytes, pieces: Iterator[bytes], is_chunked: bool) -> None:
-        send = self._sock.sendall
+        send = self._write
         for piece in filter(None, pieces):  # an empty chunk would end the body
             exchange.num_bytes += len(piece)
             send(pending + (b"%x\r\n%b\r\n" % (len(piece), piece) if is_chunked else piece))
@@ -206,7 +233,7 @@ class Connection(BaseHTTPRequestHandler):
 
     def _head_bytes(self, exchange: _Exchange, status: int, headers: Mapping[str, str]) -> bytes:
         phrase = self.responses[status][0] if status in self.responses else ""
-        lines = [f"HTTP/1.1 {status} {phrase}", f"Date: {self.date_time_string()}", "Server: aie"]
+        lines = [f"HTTP/1.1 {status} {phrase}", f"Date: {_date(int(time.time()))}", "Server: aie"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if exchange.request_id:
             lines.append(f"X-Request-Id: {exchange.request_id}")
@@ -217,8 +244,19 @@ class Connection(BaseHTTPRequestHandler):
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
     def _write(self, data: bytes) -> None:
-        self._sock.settimeout(self._limits.send_timeout_s)
-        self._sock.sendall(data)
+        """Nearly always the kernel has room for all of it, and takes it in one call."""
+        try:
+            num_sent = self._sock.send(data)
+        except BlockingIOError:
+            num_sent = 0
+        if num_sent < len(data):
+            began_s = time.monotonic()
+            self._sock.settimeout(self._limits.send_timeout_s)
+            try:
+                self._sock.sendall(memoryview(data)[num_sent:])
+            finally:
+                self._sock.setblocking(False)
+                self._blocked_s += time.monotonic() - began_s
 
     def _is_head(self, exchange: _Exchange) -> bool:
         return exchange.head is not None and exchange.head.method == "HEAD"
@@ -253,5 +291,6 @@ class Connection(BaseHTTPRequestHandler):
                 duration_s=time.monotonic() - exchange.started_s,
                 request_id=exchange.request_id,
                 started_s=exchange.started_s,
+                blocked_s=self._blocked_s,
             )
         )

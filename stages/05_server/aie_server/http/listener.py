@@ -19,6 +19,7 @@ from typing import Any, Final
 from aie_engine import InvalidInputError
 from aie_server.errors import AddressInUseError
 from aie_server.http.connection import Application, Connection, ConnectionState
+from aie_server.http.leaving import LeaveSignal
 
 __all__ = ["Listener"]
 
@@ -50,6 +51,7 @@ class Listener(ThreadingMixIn, TCPServer):
         self._connections: dict[socket.socket, tuple[threading.Thread, ConnectionState]] = {}
         self._ending: deque[threading.Thread] = deque()  # done with their connection, perhaps not quite gone
         self._thread: threading.Thread | None = None
+        self._leaving = LeaveSignal()
         self._is_closed = False
         self._stopping = threading.Event()
         self.request_queue_size = app.limits.backlog
@@ -57,6 +59,7 @@ class Listener(ThreadingMixIn, TCPServer):
         try:
             super().__init__((host, port), BaseRequestHandler)  # `finish_request` makes the real one
         except (OSError, OverflowError) as error:
+            self._leaving.close()
             raise _explain(error, host, port) from None
 
     @property
@@ -94,14 +97,12 @@ class Listener(ThreadingMixIn, TCPServer):
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
+        self._leaving.close()
 
     def hang_up_idle(self) -> None:
-        """Close the connections on which no request is in progress."""
-        with self._changed:
-            for sock, (_, state) in self._connections.items():
-                if state.is_idle:
-                    with contextlib.suppress(OSError):
-                        sock.shutdown(socket.SHUT_RD)  # its thread reads the end and leaves
+        """End the connections on which no request is in progress, also none that is on its way: they have
+        `leaving_timeout_s` more. To hang up on a client that is just sending would be a reset."""
+        self._leaving.set()
 
     def wait_until_idle(self, timeout_s: float) -> bool:
         """Wait until no connection has a request in progress. Meant for draining, when each connection ends with the
@@ -161,7 +162,7 @@ class Listener(ThreadingMixIn, TCPServer):
     def finish_request(self, request: Any, client_address: Any) -> None:
         with self._changed:
             _, state = self._connections[request]
-        Connection(request, client_address, self._app, state)
+        Connection(request, client_address, self._app, state, self._leaving)
 
     def shutdown_request(self, request: Any) -> None:
         self._forget(request)

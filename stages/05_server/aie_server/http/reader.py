@@ -4,7 +4,9 @@ The deadline bounds the whole of what is being read. A timeout per `recv` would 
 second hold a thread for hours.
 """
 
+import math
 import re
+import select
 import socket
 import time
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from typing import Final
 
 from aie_server.config import HttpLimits
 from aie_server.http.framing import FramingError
+from aie_server.http.leaving import LeaveSignal
 
 __all__ = ["DeadlineReader", "PeerClosedError", "ReadTimeoutError"]
 
@@ -28,24 +31,40 @@ class ReadTimeoutError(Exception):
 
 
 class DeadlineReader:
-    """One connection's input. Not thread-safe: it belongs to the connection's thread."""
+    """One connection's input. Not thread-safe: it belongs to the connection's thread.
+
+    The socket does not block, and is polled with what is left of a deadline: a timeout of the socket's own would cost
+    another system call for each read, and with each the interpreter's lock changes hands.
+    """
 
     def __init__(self, sock: socket.socket, clock: Callable[[], float] = time.monotonic) -> None:
+        sock.setblocking(False)
         self._sock = sock
         self._clock = clock
         self._buffer = bytearray()
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
 
-    def wait_for_first_byte(self, timeout_s: float) -> None:
+    def wait_for_first_byte(
+        self, timeout_s: float, leaving: LeaveSignal | None = None, leaving_timeout_s: float = 0.0
+    ) -> None:
         """Returns as soon as there is something to read. An empty line between two requests is skipped (RFC 9112,
-        2.2)."""
+        2.2). leaving: from when on there are only `leaving_timeout_s` left to wait."""
         deadline = self._clock() + timeout_s
+        poll = None
+        if leaving is not None:
+            poll = select.poll()
+            poll.register(self._sock, select.POLLIN)
+            poll.register(leaving, select.POLLIN)
         while True:
             if self._buffer[:2] == b"\r\n":
                 del self._buffer[:2]
             elif self._buffer and self._buffer != b"\r":
                 return
             else:
-                self._receive(deadline)
+                if poll is not None and leaving is not None and leaving.is_set:
+                    poll, deadline = None, min(deadline, self._clock() + leaving_timeout_s)
+                self._receive(deadline, poll)
 
     def read_head(self, limits: HttpLimits) -> bytes:
         """Everything up to the empty line, which is consumed and not returned. Raises `FramingError` for a head that
@@ -80,7 +99,12 @@ class DeadlineReader:
     def read_exactly(self, num_bytes: int, deadline: float) -> bytes:
         while len(self._buffer) < num_bytes:
             self._receive(deadline)
-        data = bytes(self._buffer[:num_bytes])
+        if len(self._buffer) == num_bytes:
+            data = bytes(self._buffer)
+            self._buffer.clear()
+            return data
+        with memoryview(self._buffer) as view:
+            data = bytes(view[:num_bytes])
         del self._buffer[:num_bytes]
         return data
 
@@ -98,16 +122,18 @@ class DeadlineReader:
             pass
         self._buffer.clear()
 
-    def _receive(self, deadline: float) -> None:
+    def _receive(self, deadline: float, poll: "select.poll | None" = None) -> None:
+        """What is there, or nothing if only the other thing that `poll` looks at has happened."""
         remaining_s = deadline - self._clock()
         if remaining_s <= 0:
             raise ReadTimeoutError
         try:
-            self._sock.settimeout(remaining_s)
+            if not (poll or self._poll).poll(math.ceil(remaining_s * 1e3)):
+                return  # the next call finds the deadline passed
             data = self._sock.recv(_RECV_BYTES)
-        except TimeoutError:
-            raise ReadTimeoutError from None
-        except OSError:
+        except BlockingIOError:
+            return
+        except (OSError, ValueError):
             raise PeerClosedError from None
         if not data:
             raise PeerClosedError

@@ -1,7 +1,7 @@
 """The name under which a request appears in answers and logs."""
 
+import os
 import re
-import uuid
 from typing import Final
 
 __all__ = ["choose_request_id"]
@@ -13,4 +13,4 @@ def choose_request_id(offered: str | None) -> str:
     """The client's own X-Request-Id where it is harmless, else a new one."""
     if offered is not None and _ACCEPTABLE.fullmatch(offered):
         return offered
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()

@@ -30,13 +30,19 @@ class Router:
 
     def __init__(self) -> None:
         self._routes: dict[str, dict[str, Route]] = {}
+        self._patterns: list[tuple[str, str, dict[str, Route]]] = []  # what comes before and after the name in braces
 
     def __iter__(self) -> Iterator[Route]:
         for methods in self._routes.values():
             yield from methods.values()
 
     def add(self, route: Route) -> None:
-        methods = self._routes.setdefault(route.path, {})
+        methods = self._routes.get(route.path)
+        if methods is None:
+            methods = self._routes[route.path] = {}
+            start, brace, rest = route.path.partition("{")
+            if brace:
+                self._patterns.append((start, rest.partition("}")[2], methods))
         assert route.method not in methods, f"{route.method} {route.path} has a handler already"
         methods[route.method] = route
 
@@ -65,10 +71,8 @@ class Router:
         return route
 
     def _by_pattern(self, path: str) -> dict[str, Route] | None:
-        for pattern, methods in self._routes.items():
-            start, brace, rest = pattern.partition("{")
-            end = rest.partition("}")[2]
-            if brace and path.startswith(start) and path.endswith(end) and len(path) > len(start) + len(end):
+        for start, end, methods in self._patterns:
+            if path.startswith(start) and path.endswith(end) and len(path) > len(start) + len(end):
                 return methods
         return None
 
