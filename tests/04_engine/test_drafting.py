@@ -76,35 +76,46 @@ def test_of_few_occurrences_the_longest_agreement_wins() -> None:
         assert guess == [text[best]], (text, agreements)
 
 
+def test_how_far_the_past_agrees_is_known_also_while_a_match_goes_on() -> None:
+    lookup = looked_up([5, 1, 2, 3, 4, 6, 7, 8, 9, 1, 2])
+    assert lookup.guess(1) == [3] and lookup.agreement == 2
+    lookup.extend([3, 4])
+    assert lookup.guess(2) == [6, 7] and lookup.agreement == 4
+    lookup.extend([9])
+    assert lookup.guess(1) == []
+
+
 def test_the_index_is_made_from_the_known_tokens_when_it_is_asked() -> None:
     guessing = Guessing()
     tokens = np.array([1, 2, 3, 4, 1, 2, 77, 88], np.int32)  # the last two are no known tokens
-    assert guessing.guess(tokens, 6, 2) == [3, 4]
+    assert guessing.guess(tokens, 6, 2, 0.0) == [3, 4]
     tokens[6] = 3
-    assert guessing.guess(tokens, 7, 2) == [4, 1]
+    assert guessing.guess(tokens, 7, 2, 0.0) == [4, 1]
 
 
 def test_hope_decides_how_many_guesses_are_made() -> None:
-    guessing = Guessing()
-    guessing.hope = 0.5
-    assert guessing.num_worthwhile(8, 0.0) == 8
-    assert guessing.num_worthwhile(8, 0.25) == 2
-    assert guessing.num_worthwhile(1, 0.25) == 1
-    assert guessing.num_worthwhile(8, 0.6) == 0
+    def num_guesses(most: int, price: float) -> int:
+        guessing = Guessing()
+        guessing.hopes = [0.5, 0.9]
+        return len(guessing.guess(np.array([1, 2, 3, 4, 1, 2], np.int32), 6, most, price))
+
+    assert num_guesses(8, 0.0) == 8
+    assert num_guesses(8, 0.25) == 2
+    assert num_guesses(1, 0.25) == 1
+    assert num_guesses(8, 0.6) == 0
 
 
-def test_guesses_that_fail_are_given_up_and_tried_again_later() -> None:
+def test_guesses_that_fail_are_given_up_and_tried_again_now_and_then() -> None:
     guessing = Guessing()
-    num_guesses = 0
-    for _ in range(100):
-        if guessing.num_worthwhile(4, 0.3):
-            guessing.settle(0, 1)
-            num_guesses += 1
-    assert 5 < num_guesses < 30
+    tokens = np.array([1, 2, 3, 4, 1, 2], np.int32)
+    tries = [step for step in range(1000) if guessing.guess(tokens, 6, 4, 0.2) and not guessing.settle(0, 1)]
+    assert 5 < len(tries) < 60
+    assert tries[-1] > 900, "it never gives up for good"
+    assert guessing.hopes[1] == Guessing().hopes[1], "long matches have their own record"
     for _ in range(30):
         guessing.settle(4, 4)
-    assert guessing.hope > 0.95
-    assert guessing.num_worthwhile(4, 0.3) == 4
+    assert guessing.hopes[0] > 0.95
+    assert len(guessing.guess(tokens, 6, 4, 0.3)) == 4
 
 
 def test_the_price_list_is_a_line_between_what_was_seen() -> None:

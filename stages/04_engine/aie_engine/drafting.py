@@ -12,6 +12,9 @@ A step must not pay for the length of the text, so nothing is ever searched thro
   agrees furthest with the text's end.
 - A match that goes on is kept: while the tokens that come are those of the matched place, it needs no new search.
 
+How often a guess comes true depends on the text, and within a text on how far the past agrees: two tokens agree by
+chance, ten rarely do. So each request keeps a record of both kinds, which says how many guesses a match is worth.
+
 Cost: O(1) per token to index, O(1) per guess. The index is made when it is first asked for, since a request whose
 guesses do not pay never asks.
 """
@@ -25,21 +28,23 @@ __all__ = ["Guessing", "PromptLookup"]
 _NUM_TRIED = 8
 _MAX_COMPARED = 32  # tokens of the past; longer agreement makes no guess better
 
-_FIRST_HOPE = 0.6  # of a request whose guesses were never checked
-_PACE = 1 / 8  # of the newest outcome in a request's hope
-_RECOVERY = 1 / 64  # per step without guesses: who was wrong for long tries again now and then
+_FEW = 5  # tokens that agree: fewer make a chance match
+_FIRST_HOPES = (0.4, 0.7)  # of a request whose guesses were never checked: after a chance match, after a longer one
+_PACE = 1 / 8  # of the newest outcome in a hope
+_RECOVERY = 1 / 512  # per match that is not worth a guess: who was wrong for long tries again now and then
 
 
 class PromptLookup:
     """The text of one request, prompt and answer, which only grows."""
 
-    __slots__ = ("_before", "_behind", "_source", "_text")
+    __slots__ = ("_before", "_behind", "_source", "_text", "agreement")
 
     def __init__(self) -> None:
         self._text: list[int] = []
         self._behind: dict[tuple[int, int], int] = {}  # pair of tokens → position behind its latest occurrence
         self._before: list[int] = []  # position → the one behind the previous occurrence of the same pair; -1: none
         self._source = -1  # where the match goes on, which is where the guess begins; -1: to be searched for
+        self.agreement = 0  # tokens of the past on which the match rests; those beyond some thirty are not looked at
 
     def __len__(self) -> int:
         """Tokens that it has read."""
@@ -57,16 +62,23 @@ class PromptLookup:
             else:
                 before.append(-1)
             text.append(token)
-            if self._source >= 0:
-                self._source = self._source + 1 if text[self._source] == token else -1
+            if self._source >= 0 and text[self._source] == token:
+                self._source += 1
+                self.agreement += 1
+            else:
+                self._source = -1
 
-    def guess(self, num_tokens: int) -> list[int]:
-        """Up to `num_tokens` tokens that may come next; none where the last two tokens were never neighbours before."""
-        text = self._text
+    def has_match(self) -> bool:
+        """Whether the last two tokens were neighbours before."""
         if self._source < 0:
             self._source = self._search()
-        if self._source < 0:
+        return self._source >= 0
+
+    def guess(self, num_tokens: int) -> list[int]:
+        """`num_tokens` tokens that may come next; none without a match."""
+        if not self.has_match():
             return []
+        text = self._text
         guessed = text[self._source : self._source + num_tokens]
         period = len(text) - self._source
         while len(guessed) < num_tokens:  # the matched place reaches into the end itself: the text runs in a circle
@@ -86,6 +98,7 @@ class PromptLookup:
             if agreement > longest:
                 best, longest = candidate, agreement
             candidate = self._before[candidate]
+        self.agreement = longest + 2
         return best
 
     def _agreement(self, position: int) -> int:
@@ -102,30 +115,37 @@ class PromptLookup:
 class Guessing:
     """One request's guesses, and how they fared."""
 
-    __slots__ = ("_lookup", "hope")
+    __slots__ = ("_kind", "_lookup", "hopes")
 
     def __init__(self) -> None:
         self._lookup = PromptLookup()
-        self.hope = _FIRST_HOPE  # the probability that a guess comes true, given that those before it did
+        self._kind = 0  # of the match that the last guesses came from
+        # The probability that a guess comes true, given that those before it did: after a chance match, after a longer.
+        self.hopes = list(_FIRST_HOPES)
 
-    def num_worthwhile(self, most: int, price: float) -> int:
-        """Guesses that promise at least `price` each."""
-        num, promise = 0, self.hope
+    def guess(self, tokens: Int32Array, num_tokens: int, most: int, price: float) -> list[int]:
+        """What may follow the first `num_tokens` of `tokens`, all of them known: at most `most` guesses, each of which
+        promises to come true with a probability of at least `price`."""
+        lookup = self._lookup
+        lookup.extend(tokens[len(lookup) : num_tokens].tolist())
+        if not lookup.has_match():
+            return []
+        kind = self._kind = int(lookup.agreement >= _FEW)
+        hope = promise = self.hopes[kind]
+        num = 0
         while num < most and promise >= price:
             num += 1
-            promise *= self.hope
+            promise *= hope
         if num == 0:
-            self.hope += (_FIRST_HOPE - self.hope) * _RECOVERY
-        return num
-
-    def guess(self, tokens: Int32Array, num_tokens: int, num_wanted: int) -> list[int]:
-        """What may follow the first `num_tokens` of `tokens`, all of them known."""
-        self._lookup.extend(tokens[len(self._lookup) : num_tokens].tolist())
-        return self._lookup.guess(num_wanted)
+            self.hopes[kind] += (_FIRST_HOPES[kind] - hope) * _RECOVERY
+            return []
+        return lookup.guess(num)
 
     def settle(self, num_right: int, num_checked: int) -> None:
-        """Of so many guesses that were looked at, so many were right; there is at most one more, which was wrong."""
+        """Of the last guesses so many were looked at, and so many were right; at most one was wrong, the last."""
+        hope = self.hopes[self._kind]
         for _ in range(num_right):
-            self.hope += (1 - self.hope) * _PACE
+            hope += (1 - hope) * _PACE
         if num_checked > num_right:
-            self.hope -= self.hope * _PACE
+            hope -= hope * _PACE
+        self.hopes[self._kind] = hope

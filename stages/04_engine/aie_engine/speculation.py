@@ -41,10 +41,7 @@ class Speculator:
             if member.guessing is None or member.is_closed:
                 continue
             most = min(self._most, room, member.max_tokens - member.num_tokens - 1)
-            num = member.guessing.num_worthwhile(most, price) if most > 0 else 0
-            if num == 0:
-                continue
-            guesses = member.guessing.guess(member.tokens, member.num_tokens, num)
+            guesses = member.guessing.guess(member.tokens, member.num_tokens, most, price) if most > 0 else []
             if guesses:
                 member.tokens[member.num_tokens : member.num_tokens + len(guesses)] = guesses
                 self._scheduler.propose(member.request_id, len(guesses))
