@@ -153,7 +153,8 @@ def read_calls(text: str, names: Collection[str]) -> list[Call] | None:
 
 
 def _read_call(item: object, names: Collection[str]) -> Call | None:
-    if not isinstance(item, dict) or item.get("name") not in names:
+    name = item.get("name") if isinstance(item, dict) else None
+    if not isinstance(item, dict) or not isinstance(name, str) or name not in names:
         return None
     arguments: object = next((item[key] for key in _ARGUMENTS if key in item), {})
     if isinstance(arguments, str):  # some write the text of the object
@@ -161,7 +162,7 @@ def _read_call(item: object, names: Collection[str]) -> Call | None:
             arguments = _decode(arguments)
         except (msgspec.DecodeError, RecursionError, ValueError):
             return None
-    return Call(str(item["name"]), json_text(arguments)) if isinstance(arguments, dict) else None
+    return Call(name, json_text(arguments)) if isinstance(arguments, dict) else None
 
 
 def _num_held(text: str, mark: str) -> int:
