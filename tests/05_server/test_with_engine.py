@@ -100,6 +100,106 @@ def test_prompt_too_long_is_a_400_with_openais_code(client: openai.OpenAI) -> No
     assert caught.value.code == "context_length_exceeded"
 
 
+def test_choices_with_a_seed_repeat_and_differ(server: Server, client: openai.OpenAI) -> None:
+    fields: Any = {"model": "tiny", "prompt": "The scheduler", "max_tokens": 12, "seed": 5}
+    body = {"ignore_eos": True}
+    alone = client.completions.create(**fields, extra_body=body)
+    several = client.completions.create(**fields, n=4, extra_body=body)
+    texts = [choice.text for choice in several.choices]
+    assert texts[0] == alone.choices[0].text and len(set(texts)) == 4
+    assert several.usage is not None and alone.usage is not None
+    assert several.usage.prompt_tokens == alone.usage.prompt_tokens
+    assert several.usage.completion_tokens == 48
+    streamed = [""] * 4
+    for chunk in client.completions.create(**fields, n=4, stream=True, extra_body=body):
+        streamed[chunk.choices[0].index] += chunk.choices[0].text
+    assert streamed == texts
+    wait_until_idle(server)
+
+
+def test_chat_choices_stream_with_their_indices(client: openai.OpenAI) -> None:
+    fields: Any = {"model": "tiny", "messages": MESSAGES, "max_tokens": 6, "seed": 5, "n": 3}
+    whole = client.chat.completions.create(**fields, extra_body={"ignore_eos": True})
+    streamed = [""] * 3
+    for chunk in client.chat.completions.create(**fields, stream=True, extra_body={"ignore_eos": True}):
+        streamed[chunk.choices[0].index] += chunk.choices[0].delta.content or ""
+    assert streamed == [choice.message.content for choice in whole.choices]
+
+
+def ids_of(client: openai.OpenAI, **fields: Any) -> list[str]:
+    """The tokens of a greedy answer of ten, as the client sees them."""
+    extra = {"ignore_eos": True, **fields.pop("extra_body", {})}
+    answer = client.completions.create(
+        model="tiny", prompt="a", temperature=0, max_tokens=10, logprobs=0, extra_body=extra, **fields
+    )
+    assert answer.choices[0].logprobs is not None and answer.choices[0].logprobs.tokens is not None
+    return answer.choices[0].logprobs.tokens
+
+
+def test_bias_bad_words_and_allowed_tokens_decide_what_is_said(client: openai.OpenAI, tiny_gguf: Path) -> None:
+    tokenizer = load_text_model(tiny_gguf).tokenizer
+    plain = ids_of(client)
+    forced, other = tokenizer.encode("h")[0], tokenizer.encode("q")[0]
+    assert ids_of(client, logit_bias={str(forced): 100}) == [tokenizer.token_text(forced)] * 10
+    allowed = ids_of(client, extra_body={"allowed_token_ids": [forced, other]})
+    assert set(allowed) <= {tokenizer.token_text(forced), tokenizer.token_text(other)}
+    assert tokenizer.encode("hh") == [forced, forced]
+    never_twice = ids_of(client, logit_bias={str(forced): 100}, extra_body={"bad_words": ["hh"]})
+    assert [token == "h" for token in never_twice] == [True, False] * 5
+    assert plain == ids_of(client, logit_bias={}), "nothing asked for, nothing changed"
+
+
+def test_penalties_make_an_answer_less_repetitive(client: openai.OpenAI, tiny_gguf: Path) -> None:
+    bias = {str(load_text_model(tiny_gguf).tokenizer.encode("h")[0]): 12}
+    assert ids_of(client, logit_bias=bias) == ["h"] * 10
+    assert 1 < ids_of(client, logit_bias=bias, frequency_penalty=2.0).count("h") < 9, "each time it loses two more"
+    assert ids_of(client, logit_bias=bias, extra_body={"repetition_penalty": 10.0})[:2].count("h") == 1
+
+
+def test_echo_scores_a_text_as_generating_it_did(client: openai.OpenAI, tiny_gguf: Path) -> None:
+    """The log-probabilities of a prompt, computed in one go, are those of its tokens when they were sampled."""
+    tokenizer = load_text_model(tiny_gguf).tokenizer
+    prompt = tokenizer.encode("The scheduler takes")
+    fields: Any = {"model": "tiny", "temperature": 0, "logprobs": 2, "extra_body": {"ignore_eos": True}}
+    sampled = client.completions.create(prompt=prompt, max_tokens=20, **fields).choices[0]
+    assert sampled.logprobs is not None and sampled.logprobs.token_logprobs is not None
+    echoed = client.completions.create(prompt=prompt, max_tokens=20, echo=True, **fields).choices[0]
+    assert echoed.text == tokenizer.decode(prompt) + sampled.text
+    scores = echoed.logprobs
+    assert scores is not None and scores.token_logprobs is not None and scores.text_offset is not None
+    assert scores.token_logprobs[0] is None and len(scores.token_logprobs) == len(prompt) + 20
+    assert scores.token_logprobs[len(prompt) :] == pytest.approx(sampled.logprobs.token_logprobs, abs=1e-4)
+    answer = tokenizer.encode(sampled.text)
+    again = client.completions.create(prompt=[*prompt, *answer], max_tokens=0, echo=True, **fields).choices[0].logprobs
+    assert len(answer) == 20, "the text of this model's answer has the tokens that it was made of"
+    assert again is not None and again.token_logprobs is not None
+    assert again.token_logprobs[len(prompt) :] == pytest.approx(sampled.logprobs.token_logprobs, abs=1e-4)
+
+
+def test_prompt_scores_are_the_same_in_any_chunks_and_with_a_hot_cache(tiny_gguf: Path) -> None:
+    text = load_text_model(tiny_gguf)
+    prompt = text.tokenizer.encode("The scheduler takes what it can and leaves the rest where it is. " * 2)[:60]
+    found: list[list[float]] = []
+    for max_batch_tokens in (8, 64):
+        engine = LocalEngine(
+            EngineConfig(tiny_gguf, kernels="numpy", max_batch_size=4, max_batch_tokens=max_batch_tokens)
+        )
+        with (
+            Server([ServedModel("tiny", engine, text)], port=0) as server,
+            openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=30) as client,
+        ):
+            for _ in range(2):
+                answer: Any = client.completions.create(
+                    model="tiny", prompt=prompt, max_tokens=1, extra_body={"prompt_logprobs": 1}
+                )
+                first, *rest = answer.choices[0].prompt_logprobs
+                assert first is None
+                found.append([rest[i][str(token)]["logprob"] for i, token in enumerate(prompt[1:])])
+        engine.close()
+    for scores in found[1:]:
+        assert scores == pytest.approx(found[0], abs=1e-4)
+
+
 def test_demonstration(tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demonstration, "demo_model", lambda _: (tiny_gguf, "a tiny random Llama"))
     before = set(threading.enumerate())
