@@ -5,37 +5,41 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from aie_engine import EngineConfig, GenerateRequest, LocalEngine, SamplingParams
-
-Answer = Callable[[Sequence[int], int], tuple[int, ...]]
-
-
-def test_exercise_1_no_end_before_min_tokens(new_rig: Any, answer: Answer) -> None:
-    if "min_tokens" not in SamplingParams.__struct_fields__:
-        pytest.skip("exercise 1 is not done: SamplingParams has no min_tokens")
-    first, second, *_ = answer([1, 2], 2)
-    rig = new_rig(eos=(second,))
-    rig.add("patient", [1, 2], 20, min_tokens=6)
-    rig.add("stops", [1, 2], 20)
-    rig.run()
-    assert rig.tokens("stops") == (first, second)
-    tokens = rig.tokens("patient")
-    assert tokens[0] == first
-    assert len(tokens) >= 6
-    assert second not in tokens[:5], "the end-of-sequence token is not only ignored: it must not be sampled"
+from aie_engine.sampling import SampleRow, sample
 
 
-def test_exercise_2_presence_penalty(new_rig: Any, answer: Answer) -> None:
-    if "presence_penalty" not in SamplingParams.__struct_fields__:
-        pytest.skip("exercise 2 is not done: SamplingParams has no presence_penalty")
-    rig = new_rig()
-    rig.add("varied", [5, 6], 40, presence_penalty=20.0)
-    rig.add("plain", [5, 6], 40)
-    rig.run()
-    assert rig.tokens("plain") == answer([5, 6], 40)
-    assert len(set(rig.tokens("varied"))) == 40, "what has been said once is 20 logits less likely"
+def test_exercise_1_no_sequence_of_tokens_twice() -> None:
+    if "no_repeat_ngram" not in SamplingParams.__struct_fields__:
+        pytest.skip("exercise 1 is not done: SamplingParams has no no_repeat_ngram")
+    logits = np.zeros((1, 8), np.float32)
+    logits[0, [3, 5]] = 2.0, 1.0
+
+    def say(known: Sequence[int], length: int) -> int:
+        wish: Any = {"temperature": 0.0, "no_repeat_ngram": length}
+        row = SampleRow(SamplingParams(**wish), len(known), np.array([*known, 0], np.int32), 1)
+        return sample(logits, [row]).token_ids[0]
+
+    assert say([1, 2, 3, 1, 2], 0) == 3
+    assert say([1, 2, 3, 1, 2], 3) == 5, "1 2 3 has been said"
+    assert say([1, 2, 3, 1, 2], 4) == 3
+    assert say([1, 2, 3, 7, 2], 2) == 5 and say([1, 2, 3, 7, 2], 3) == 3
+    assert say([2, 3], 3) == 3, "the prompt is shorter than the sequences"
+
+
+def test_exercise_2_a_filter_by_standard_deviations() -> None:
+    if "top_n_sigma" not in SamplingParams.__struct_fields__:
+        pytest.skip("exercise 2 is not done: SamplingParams has no top_n_sigma")
+    logits = (np.random.default_rng(1).standard_normal(300) * 2).astype(np.float32)
+    expected = set(np.flatnonzero(logits >= logits.max() - np.float32(1.5) * logits.std()).tolist())
+    none = np.empty(0, np.int32)
+    for temperature in (1.0, 5.0):  # the filter looks at the logits as they are: heat lets no more tokens through
+        wish: Any = {"temperature": temperature, "seed": 0, "top_n_sigma": 1.5}
+        rows = [SampleRow(SamplingParams(**wish).with_seed(seed), 0, none, 0) for seed in range(3000)]
+        assert set(sample(np.tile(logits, (3000, 1)), rows).token_ids) == expected
 
 
 def test_exercise_3_several_engines_behind_one_face(new_rig: Any, request_for: Callable[..., GenerateRequest]) -> None:
