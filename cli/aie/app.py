@@ -19,6 +19,7 @@ from aie import (
     serve,
     simulate,
     stage,
+    top,
     version,
 )
 
@@ -36,7 +37,7 @@ app = typer.Typer(
 
 
 @app.callback()
-def top(
+def options(
     show_version: Annotated[
         bool, typer.Option("--version", callback=version.show_and_exit, is_eager=True, help="Print versions and exit.")
     ] = False,
@@ -54,6 +55,7 @@ load.register(app)
 quantize.register(app)
 convert.register(app)
 memdebug.register(app)
+top.register(app)
 simulate.register(app)
 stage.register(app)
 doctor.register(app)

@@ -6,6 +6,7 @@ Layout, each line built on those above it:
     http/                                sockets to requests, strictly; knows no models
     leases, served, control, gate        what is served, who still uses it, who loads it; the door that stage 6 guards
     predictors                           the same for models that answer at once
+    request_book                         when each request reached which point
     stopping, text_output                token events to text
     metrics, metrics_catalog             Prometheus' text format, and every name we export
     api/                                 the endpoints
@@ -15,6 +16,7 @@ Layout, each line built on those above it:
 It may import stage 4 and nothing below it: no kernels, no blocks, no arrays.
 """
 
+from aie_server.api.request_times import SERVER_PHASES
 from aie_server.config import HttpLimits, ServerConfig
 from aie_server.control import LoadFigures, LoadReport, ModelControl, PendingLoad, VersionState
 from aie_server.errors import (
@@ -37,6 +39,7 @@ from aie_server.server import Server
 from aie_server.stopping import StopStringMatcher
 
 __all__ = [
+    "SERVER_PHASES",
     "AddressInUseError",
     "AdmitRequest",
     "Counter",
