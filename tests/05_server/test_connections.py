@@ -274,7 +274,7 @@ def test_sixty_four_clients_at_once(harness: Any) -> None:
 
 def test_drain_finishes_what_runs_and_refuses_what_is_new(harness: Any, make_engine: Any) -> None:
     engine = make_engine()
-    server = harness.serve(engine, config=config())
+    server = harness.serve(engine, config=config(leaving_timeout_s=0.05))
     idle = harness.connect()
     assert idle.get("/version").answer().status == 200
     running = harness.connect().post("/v1/completions", {"prompt": "hi", "stream": True})
@@ -292,6 +292,32 @@ def test_drain_finishes_what_runs_and_refuses_what_is_new(harness: Any, make_eng
     assert running.answer_of_chunks().events[-1] == "[DONE]"
     draining.join()
     assert drained == [True]
+
+
+def test_what_a_client_sends_before_it_knows_of_the_drain_is_answered(harness: Any) -> None:
+    """Its last answer said that the connection lives on. To close it on the next request would be a reset."""
+    server = harness.serve(config=config(leaving_timeout_s=WAIT_S))
+    clients = [harness.connect().get("/version") for _ in range(8)]
+    assert [client.answer().headers.get("Connection") for client in clients] == [None] * len(clients)
+    server.begin_drain()
+    for client in clients[::2]:
+        answer = client.get("/version").answer()
+        assert (answer.status, answer.headers["Connection"]) == (200, "close")
+    for client in clients[1::2]:
+        answer = client.post("/v1/completions", {"prompt": "hi"}).answer()
+        assert (answer.status, answer.error["code"]) == (503, "server_draining")
+        assert answer.headers["Connection"] == "close"
+    assert all(client.is_closed_by_peer() for client in clients)
+
+
+def test_a_request_that_began_before_the_drain_may_end_after_it(harness: Any) -> None:
+    server = harness.serve(config=config(leaving_timeout_s=0.05))
+    client = harness.connect().send(b"GET /version HTTP/1.1\r\n")
+    wait_until(lambda: server.num_busy_connections == 1)
+    server.begin_drain()
+    assert server.drain(0.1) is False
+    answer = client.send(b"Host: t\r\n\r\n").answer()
+    assert (answer.status, answer.headers["Connection"]) == (200, "close")
 
 
 def test_drain_and_close_cut_no_answer(harness: Any, make_engine: Any) -> None:
@@ -312,7 +338,7 @@ def test_connection_is_busy_until_the_last_byte_of_its_answer_has_left(harness: 
     """The gate forgets a request when its last token is known; whoever closes the server then would cut the answer of a
     client that reads slowly."""
     engine = make_engine(max_seq_len=1 << 20)
-    server = harness.serve(engine, config=config(send_buffer_bytes=4096))
+    server = harness.serve(engine, config=config(send_buffer_bytes=4096, leaving_timeout_s=0.05))
     idle = harness.connect().get("/version")
     assert idle.answer().status == 200
     wait_until(lambda: server.num_busy_connections == 0)
@@ -321,7 +347,7 @@ def test_connection_is_busy_until_the_last_byte_of_its_answer_has_left(harness: 
     engine.emit("ä" * 400_000, finish_reason="length")
     client.head()
     server.begin_drain()
-    assert idle.is_closed_by_peer()  # what is idle ends at once
+    assert idle.is_closed_by_peer()  # what is idle ends soon
     assert server.num_busy_connections == 1
     assert 'finished_reason="length"} 1' in server.metrics.render()
     drain_socket(client.sock)

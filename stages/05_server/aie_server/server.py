@@ -2,8 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from aie_engine import AieError
 from aie_server.access_log import AccessRecord, log_access
@@ -275,19 +275,28 @@ class _DrainGate:
     def ready(self) -> tuple[bool, str]:
         return self._gate.ready()
 
-    @contextmanager
-    def admit(self, request: AdmitRequest) -> Iterator[None]:
+    def admit(self, request: AdmitRequest) -> "_Inside":
+        return _Inside(self, request)
+
+    def enter(self, request: AdmitRequest) -> AbstractContextManager[object]:
+        """One more is inside: what is to be entered behind this gate."""
         with self._changed:
             if self.is_closed:
                 raise ServerDrainingError("The server is shutting down; another one will answer.")
             self._num_inside += 1
         try:
-            with self._gate.admit(request):
-                yield
-        finally:
-            with self._changed:
-                self._num_inside -= 1
-                self._changed.notify_all()
+            place = self._gate.admit(request)
+            place.__enter__()
+            return place
+        except BaseException:
+            self.leave()
+            raise
+
+    def leave(self) -> None:
+        """One less."""
+        with self._changed:
+            self._num_inside -= 1
+            self._changed.notify_all()
 
     def close(self) -> None:
         with self._changed:
@@ -299,3 +308,21 @@ class _DrainGate:
             while self._num_inside and (remaining_s := deadline - clock()) > 0:
                 self._changed.wait(remaining_s)
             return self._num_inside == 0
+
+
+class _Inside:
+    """One request's stay behind both gates."""
+
+    __slots__ = ("_gate", "_place", "_request")
+
+    def __init__(self, gate: _DrainGate, request: AdmitRequest) -> None:
+        self._gate, self._request = gate, request
+
+    def __enter__(self) -> None:
+        self._place = self._gate.enter(self._request)
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            self._place.__exit__(*error)  # type: ignore[arg-type]
+        finally:
+            self._gate.leave()

@@ -58,7 +58,7 @@ class PredictFuture:
     _cancel: Callable[["PredictFuture"], bool]
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _outcome: Prediction | AieError | None = None
-    _waiting: threading.Event | None = None  # made by the first who waits
+    _latch: "threading.Lock | None" = None  # made by the first who waits; held until there is an outcome
     _callbacks: list[Callable[["PredictFuture"], object]] = field(default_factory=list)
 
     @property
@@ -70,13 +70,7 @@ class PredictFuture:
         """Waits for the prediction. Raises the error that took its place, and `TimeoutError` after `timeout_s`."""
         outcome = self._outcome
         if outcome is None:
-            with self._lock:
-                if self._waiting is None:
-                    self._waiting = threading.Event()
-                if self._outcome is not None:
-                    self._waiting.set()
-            if not self._waiting.wait(timeout_s):
-                raise TimeoutError(f"the prediction {self.request_id} was not there within {timeout_s} s")
+            self._wait(timeout_s)
             outcome = self._outcome
         assert outcome is not None, "only resolve wakes those who wait"
         if isinstance(outcome, AieError):
@@ -111,11 +105,24 @@ class PredictFuture:
                 return False
             self._outcome = outcome
             callbacks, self._callbacks = self._callbacks, []
-            if self._waiting is not None:
-                self._waiting.set()
+            if self._latch is not None:
+                self._latch.release()
         for callback in callbacks:
             self._call(callback)
         return True
+
+    def _wait(self, timeout_s: float | None) -> None:
+        """A bare lock is the cheapest thing that a thread can sleep on: every request of the server does, once."""
+        with self._lock:
+            if self._outcome is not None:
+                return
+            if self._latch is None:
+                self._latch = threading.Lock()
+                self._latch.acquire()
+            latch = self._latch
+        if not latch.acquire(timeout=-1 if timeout_s is None else min(max(timeout_s, 0.0), threading.TIMEOUT_MAX)):
+            raise TimeoutError(f"the prediction {self.request_id} was not there within {timeout_s} s")
+        latch.release()  # for the next who waits
 
     def _call(self, callback: Callable[["PredictFuture"], object]) -> None:
         try:

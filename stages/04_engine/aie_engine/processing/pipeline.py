@@ -195,7 +195,7 @@ class Pipeline:
 
     def _items(self, arrays: Mapping[str, Array]) -> list[Item]:
         """[items, …] each: the shapes of the model, finite, and as many of one as of the other."""
-        if set(arrays) != set(self._shapes):
+        if arrays.keys() != self._shapes.keys():
             raise InvalidInputError(
                 f"{self.name} takes {', '.join(self._shapes)}; {', '.join(arrays) or 'nothing'} came.", param="inputs"
             )
@@ -211,8 +211,10 @@ class Pipeline:
                 raise InvalidInputError(
                     f"{name} must have the shape {list(want)}; {list(array.shape)} came.", param=name
                 )
-            with np.errstate(over="ignore"):
-                ready[name] = array.astype(np.float32, copy=False)
+            ready[name] = array
+            if array.dtype != np.float32:
+                with np.errstate(over="ignore"):
+                    ready[name] = array.astype(np.float32)
             if not np.isfinite(ready[name]).all():
                 raise InvalidInputError(f"{name} holds NaN, or what is infinite in 32 bits.", param=name)
         return [Item({name: array[index] for name, array in ready.items()}) for index in range(counts.pop())]

@@ -145,6 +145,8 @@ class Reader:
 
 def stacked(outputs: Outputs) -> dict[str, npt.NDArray[Any]]:
     """[items, …] by name; outputs per token are filled up with zeros to the longest text."""
+    if len(outputs) == 1:
+        return {name: np.asarray(array)[None] for name, array in outputs[0].items()}
     arrays = {}
     for name in outputs[0]:
         parts = [np.asarray(item[name]) for item in outputs]

@@ -26,6 +26,7 @@ DATATYPES: Final[Mapping[str, str]] = {
     "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
     "BYTES": "O",
 }  # fmt: skip
+_NAMES: Final = {np.dtype(code): name for name, code in DATATYPES.items()}
 _MAX_AXES: Final = 16
 _LENGTH: Final = struct.Struct("<I")
 
@@ -41,9 +42,9 @@ class Tensor:
 
 def datatype_of(array: Array) -> str:
     """The protocol's name. Raises `InvalidInputError` for a type that it does not have."""
-    for name, code in DATATYPES.items():
-        if np.dtype(code) == array.dtype:
-            return name
+    name = _NAMES.get(array.dtype)
+    if name is not None:
+        return name
     raise InvalidInputError(f"the protocol has no datatype for {array.dtype}")
 
 

@@ -15,7 +15,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -59,7 +59,7 @@ class PredictionRun:
         self._model = model
         self._request = request
         self._trace = context.requests.open(request, model.name, is_prediction=True)
-        self._exit = ExitStack()
+        self._place: AbstractContextManager[object] | None = None
         self._pending: deque[PredictFuture] = deque()
         self._started_s = self._alive_s = time.monotonic()
         budgets = [budget for budget in (context.gate.default_deadline_s, timeout_s) if budget is not None]
@@ -69,7 +69,9 @@ class PredictionRun:
 
     def __enter__(self) -> "PredictionRun":
         asked = AdmitRequest(self._request.client_key, self._request.head.path)
-        self._exit.enter_context(self._context.gate.admit(asked))
+        place = self._context.gate.admit(asked)
+        place.__enter__()
+        self._place = place
         self._trace.admitted_s = time.monotonic()
         return self
 
@@ -83,7 +85,8 @@ class PredictionRun:
                 for phase, histogram in metrics.phases.items():
                     histogram.observe(self._seconds[phase])
         finally:
-            self._exit.close()
+            assert self._place is not None, "it was entered"
+            self._place.__exit__(kind, error, tb)
 
     def pre(self) -> AbstractContextManager[object]:
         """What is done before the model, measured."""
