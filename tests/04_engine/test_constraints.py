@@ -85,6 +85,17 @@ def test_every_text_of_a_schema_parses_and_fits_it(maker: ConstraintMaker, text:
         assert len(value["tags"]) <= 3 and set(value["tags"]) <= {"red", "grün", 'a "quoted" one'}
 
 
+def test_a_schema_may_forbid_spaces_and_they_are_bounded_anyway(maker: ConstraintMaker, text: TextModel) -> None:
+    tight = {**PERSON, "x-guidance": {"whitespace_flexible": False}}
+    for found in written(maker, text, ConstraintSpec("json_schema", json.dumps(tight)), 12):
+        assert not re.search(r"\s", re.sub(r'"(\\.|[^"\\])*"', "", found))
+    own = {**PERSON, "x-guidance": {"whitespace_pattern": " "}}
+    for found in written(maker, text, ConstraintSpec("json_schema", json.dumps(own)), 12):
+        assert not re.search(r"[\n\t]", found)
+    for found in written(maker, text, ConstraintSpec("json_schema", json.dumps(PERSON)), 12):
+        assert not re.search(r"[ \n\t\r]{33}", found)
+
+
 def test_a_json_object_is_an_object(maker: ConstraintMaker, text: TextModel) -> None:
     for found in written(maker, text, ConstraintSpec("json_object"), 12):
         assert isinstance(json.loads(found), dict)

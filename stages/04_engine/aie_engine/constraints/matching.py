@@ -7,9 +7,10 @@ library are states rather than exceptions; here they become `ConstraintError`.
 Axes: V vocabulary of the model; a mask has W = ⌈V/32⌉ words.
 """
 
+import json
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -20,9 +21,12 @@ from aie_engine.constraints.library import load_library
 from aie_engine.constraints.spec import ConstraintSpec
 from aie_engine.constraints.vocabulary import TokenSource, library_tokenizer
 
-__all__ = ["Constraint", "ConstraintMaker", "Mask", "TokenMatcher"]
+__all__ = ["SPACING", "Constraint", "ConstraintMaker", "Mask", "TokenMatcher"]
 
 Mask = npt.NDArray[np.uint32]  # [W]; bit t % 32 of word t // 32 is set where token t may come next
+
+# Without a bound, a model may well put spaces between two members of an object until its tokens are used up.
+SPACING: Final[Mapping[str, object]] = {"whitespace_pattern": r"[ \n\r\t]{1,32}"}
 
 _MAX_KEPT: Final = 32  # compiled constraints; clients ask for the same one again and again
 _MAX_LEXER_STATES: Final = 50_000  # of some 2 kB each, so 100 MB for the worst request, not 500
@@ -132,9 +136,9 @@ class ConstraintMaker:
         try:
             match spec.kind:
                 case "json_object":
-                    grammar = matcher.grammar_from_json_schema('{"type": "object"}', _JSON_DEFAULTS)
+                    grammar = matcher.grammar_from_json_schema('{"type": "object"}', SPACING)
                 case "json_schema":
-                    grammar = matcher.grammar_from_json_schema(spec.text, _JSON_DEFAULTS)
+                    grammar = matcher.grammar_from_json_schema(spec.text, _options(spec.text))
                 case "regex":
                     grammar = matcher.grammar_from_regex(spec.text)
                 case "choice":
@@ -146,8 +150,14 @@ class ConstraintMaker:
         return str(grammar)
 
 
-# Without a bound, a model may well put spaces between two members of an object until its tokens are used up.
-_JSON_DEFAULTS: Final = {"whitespace_pattern": r"[ \n\r\t]{1,32}"}
+def _options(schema: str) -> Mapping[str, object]:
+    """How JSON is written where the schema itself (under `x-guidance`) does not say."""
+    try:
+        own = json.loads(schema)["x-guidance"]
+    except (ValueError, LookupError, TypeError, RecursionError):  # what is no schema is the library's to refuse
+        return SPACING
+    says = isinstance(own, dict) and ("whitespace_flexible" in own or "whitespace_pattern" in own)
+    return {} if says else SPACING
 
 
 def _first_lines(reason: str) -> str:

@@ -146,6 +146,9 @@ def _special_id(mark: str, tokenizer: Tokenizer) -> int | None:
 
 def _with_options(schema: Mapping[str, object], *, lenient: bool = False) -> str:
     """JSON of `schema`. lenient: words of it that the grammar cannot express are passed over."""
-    options: dict[str, object] = {"whitespace_pattern": _SPACING, **({"lenient": True} if lenient else {})}
     own = schema.get("x-guidance")
-    return json_text({**schema, "x-guidance": {**options, **(own if isinstance(own, dict) else {})}})
+    options: dict[str, object] = {"lenient": True} if lenient else {}
+    options |= own if isinstance(own, dict) else {}
+    if "whitespace_flexible" not in options and "whitespace_pattern" not in options:
+        options["whitespace_pattern"] = _SPACING
+    return json_text({**schema, "x-guidance": options})
