@@ -13,12 +13,18 @@ import pytest
 
 from aie_scheduler import ContinuousBatcher, Request, Scheduler, SchedulerConfig, StepPlan
 
+NONSENSE = -2  # a token that no prompt has
 WRONG = -1  # a guess that no context is ever continued with
 
 
 def next_token(context: Sequence[int]) -> int:
     """What the pretended model says: any fixed function of all tokens so far."""
     return hash(tuple(context)) % 997
+
+
+def to_bytes(tokens: Sequence[int]) -> bytes:
+    """A block's content as the scheduler is given it."""
+    return b"".join(token.to_bytes(4, "little", signed=True) for token in tokens)
 
 
 class Driver:
@@ -65,7 +71,7 @@ class Driver:
             block = prompt[index * self.config.block_size : (index + 1) * self.config.block_size]
             assert len(block) == self.config.block_size, f"block {index} of {request_id} is not full"
             self.num_reads += 1
-            return b"".join(token.to_bytes(4, "little", signed=True) for token in block)
+            return to_bytes(block)
 
         fields.setdefault("max_tokens", output_len)
         fields.setdefault("arrival_s", self.now)
@@ -190,6 +196,15 @@ class Driver:
             self.end(request_id, "done")
         return finished
 
+    def spoil(self, plan: StepPlan, request_ids: Collection[str]) -> None:
+        """The step went wrong for these: their part of the cache holds nonsense, and they fail."""
+        for chunk in plan.chunks:
+            if chunk.request_id in request_ids and chunk.request_id not in self.ended:
+                for position in range(chunk.start, chunk.start + chunk.num_tokens) if chunk.block_table else ():
+                    block = chunk.block_table[position // self.config.block_size]
+                    self.slots[block, position % self.config.block_size] = NONSENSE
+                self.fail(chunk.request_id)
+
     def step(self) -> StepPlan | None:
         plan = self.schedule()
         if plan is not None:
@@ -224,6 +239,25 @@ class Driver:
         assert 0 <= stats.num_cached_blocks <= stats.num_free_blocks
         assert stats.num_waiting + stats.num_running == len(alive)
 
+    def check_cache(self) -> None:
+        """What the prefix cache promises to hold is in the KV cache, and who is waited for runs."""
+        prefixes, allocator = self.scheduler._prefixes, self.scheduler.allocator
+        parents = {entry.serial: entry for entry in prefixes._entries.values()}
+        assert len(parents) == len(prefixes._entries)
+        num_cached = 0
+        for key, entry in prefixes._entries.items():
+            assert key == entry.key
+            if entry.is_ready:
+                assert entry.leader is None and not entry.followers and prefixes._ready[entry.block] is entry
+                tokens = [self.slots[entry.block, offset] for offset in range(self.config.block_size)]
+                assert key[1] == to_bytes(tokens), f"block {entry.block} holds {tokens}"
+                num_cached += allocator.num_holders(entry.block) == 0
+            else:
+                assert entry.leader.block_table and entry.leader is self.scheduler.state_of(entry.leader.request_id)
+                assert all(state.awaits is entry and not state.block_table for state in entry.followers.values())
+        assert len(prefixes._ready) == sum(entry.is_ready for entry in parents.values())
+        assert num_cached == allocator.num_cached
+
     def check_empty(self) -> None:
         stats = self.scheduler.stats()
         assert not self.scheduler.has_work
@@ -231,6 +265,9 @@ class Driver:
         assert stats.num_free_blocks == stats.num_blocks, stats
         assert {*self.ended} == {*self.prompt}
         self.check_books()
+        if isinstance(self.scheduler, ContinuousBatcher):
+            self.check_cache()
+            assert all(entry.is_ready for entry in self.scheduler._prefixes._entries.values()), "an empty promise"
 
 
 @pytest.fixture

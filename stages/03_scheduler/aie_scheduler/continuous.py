@@ -175,11 +175,11 @@ class ContinuousBatcher(SchedulerBase):
         while budget.left > 0:
             if waiting is not None and (following is None or waiting[0].rank < following.rank):
                 state, ready = waiting
-                if budget.is_splinter(state):
+                if budget.is_splinter(state.num_remaining - len(ready) * self.config.block_size):
                     break
                 self._admit(state, ready, plan)
                 waiting = self._next_waiting(plan)
-            elif following is not None and not budget.is_splinter(following):
+            elif following is not None and not budget.is_splinter(following.num_remaining):
                 state, following = following, next(begun, None)
             else:
                 break

@@ -42,9 +42,9 @@ class PrefillBudget:
         self._is_sliced = False
         self._num_granted = 0
 
-    def is_splinter(self, state: SequenceState) -> bool:
-        """Whether what is left is too little of this prompt: a splinter costs more than it brings."""
-        return self._num_granted > 0 and self.left < min(state.num_remaining, self._block_size)
+    def is_splinter(self, num_remaining: int) -> bool:
+        """Whether what is left is too little of a prompt with so much to do: a splinter costs more than it brings."""
+        return self._num_granted > 0 and self.left < min(num_remaining, self._block_size)
 
     def grant(self, state: SequenceState) -> int:
         """Tokens for this prompt: all it has if they fit into its share, else that share; 0 where the slices are used
