@@ -41,9 +41,15 @@ RUNGS = {
     "framing": "our HTTP layer alone",
     "handler": "+ keys, limits, tensors, metrics",
     "in process": "+ batcher and model, --workers 0",
+    "patient": "the same with --max-wait-ms 20",
     "worker": "+ a worker process, --workers 1",
 }
-SERVED = {"in process": ("--workers", "0"), "worker": ("--workers", "1")}
+SERVED = {
+    "in process": ("--workers", "0"),
+    "patient": ("--workers", "0", "--max-wait-ms", "20"),
+    "worker": ("--workers", "1"),
+}
+MOST = 32  # in a batch, as `aie serve` has it for this kind of model
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,22 +190,23 @@ def show(costs: list[Cost], connections: list[int]) -> None:
         print(f"\n{number} connection{'s' * (number > 1)}\n")
         print(
             f"{'server':<40}{'requests/s':>11}{'p50 ms':>8}{'p99 ms':>8}{'front µs':>10}{'more':>7}{'worker µs':>10}"
-            f"{'client µs':>10}{'switches':>9}{'batch':>7}"
+            f"{'client µs':>10}{'switches':>9}{'full':>7}"
         )
         before = None
         for cost in (cost for cost in costs if cost.connections == number):
-            more = "" if before is None or cost.rung == "standard" else f"{cost.front_us - before:+.0f}"
-            batch = "" if cost.mean_batch is None else f"{cost.mean_batch:.1f}"
+            is_next = cost.rung not in ("standard", "patient")
+            more = f"{cost.front_us - before:+.0f}" if before is not None and is_next else ""
+            batch = "" if cost.mean_batch is None else f"{cost.mean_batch / MOST:.0%}"
             print(
                 f"{RUNGS[cost.rung]:<40}{cost.per_s:>11.0f}{cost.p50_ms:>8.2f}{cost.p99_ms:>8.2f}"
                 f"{cost.front_us:>10.0f}{more:>7}{cost.worker_us:>10.0f}{cost.client_us:>10.0f}{cost.switches:>9.1f}"
                 f"{batch:>7}"
             )
-            if cost.rung != "standard":
+            if is_next:
                 before = cost.front_us
     print(
-        "\nfront µs: processor time of the server's process per request. more: than the row before that is ours, "
-        "measured\nunder its own load. switches: context switches of that process per request. batch: mean size."
+        f"\nfront µs: processor time of the server's process per request. more: than the row before that is ours, "
+        "measured\nunder its own load. switches: context switches of that process per request. full: batches, of {MOST}."
     )
 
 
