@@ -161,6 +161,12 @@ def test_nothing_left_is_said_and_costs_nobody_else_anything() -> None:
     assert output.token_ids[1] == 0
 
 
+def test_what_a_mask_does_not_reach_is_forbidden() -> None:
+    logits = np.zeros((1, 70), np.float32)
+    steer(logits, [row_of([1], mask=mask_of([3, 31, 32, 50], vocab=51))])
+    assert np.flatnonzero(logits[0] == 0).tolist() == [3, 31, 32, 50]
+
+
 def test_min_tokens_is_over_when_they_are_there() -> None:
     logits = np.array([[0.0, 9.0, 1.0]], np.float32)
     found = [sample(logits, [row_of([0], [2] * said, stop_ids=(1,), min_tokens=3)]).token_ids[0] for said in range(5)]

@@ -104,7 +104,9 @@ _Steered = Sequence[tuple[int, "SampleRow", Steering]]
 def _apply_mask(values: Float32Array, row: "SampleRow") -> None:
     assert row.mask is not None
     octets = row.mask.astype("<u4", copy=False).view(np.uint8)
-    values += _ADDENDS.take(octets, axis=0).reshape(-1)[: len(values)]  # ten times as fast as choosing by flags
+    addends = _ADDENDS.take(octets, axis=0).reshape(-1)[: len(values)]  # adding is ten times as fast as choosing
+    values[: len(addends)] += addends
+    values[len(addends) :] = _NEVER  # padding of the model's vocabulary, of which the mask does not know
 
 
 def _keep_only(values: Float32Array, allowed: IndexArray) -> None:
