@@ -51,6 +51,20 @@ def test_of_an_engine_that_runs(tiny_model: Path, request_for: Ask, make: Any) -
         assert engine.explain().num_kept == 2
 
 
+def test_figures_of_guesses_cross_the_pipe(new_rig: Any) -> None:
+    rig = new_rig(speculate=4, num_words=3)
+    rig.add("a", [1, 2, 1, 2, 1, 2], 60)
+    rig.run()
+    stats = rig.core.stats()
+    (report,) = rig.core.timelines.explain(["a"], rig.clock.now).requests
+    assert stats.accepted_tokens == report.accepted_tokens > 0
+    assert stats.drafted_tokens <= report.drafted_tokens, (
+        "what comes after a wrong guess is computed, but not looked at"
+    )
+    assert report.generated_tokens == 60 == report.decode_steps + report.accepted_tokens + 1
+    assert frames.decode_from_worker(frames.encode(frames.Answer(7, stats=stats))) == frames.Answer(7, stats=stats)
+
+
 def test_the_question_and_the_answer_cross_the_pipe(rig: Any) -> None:
     question = frames.Ask(7, "requests", ("a",), 3)
     assert frames.decode_to_worker(frames.encode(question)) == question

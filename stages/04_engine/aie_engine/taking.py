@@ -40,7 +40,7 @@ def take_several(member: Generation, output: SampleOutput, row: int, num_drafts:
         if index and fault_of(output, row + index) is not None:
             break  # the next step computes this row as its first, and it fails there as it would have without guesses
         token_id, logprobs = output.token_ids[row + index], output.logprobs[row + index]
-        is_right = index < num_drafts and token_id == member.tokens[member.num_tokens]  # which it overwrites
+        is_right = index < num_drafts and token_id == int(member.tokens[member.num_tokens])  # which it overwrites
         reason = member.append(token_id)
         token_ids.append(token_id)
         if logprobs is not None:

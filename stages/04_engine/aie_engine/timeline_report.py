@@ -62,8 +62,8 @@ class TimelineReport(msgspec.Struct, frozen=True):
     recomputed_tokens: int
     decode_steps: int
     generated_tokens: int
-    drafted_tokens: int
-    accepted_tokens: int  # of the guesses
+    drafted_tokens: int  # guesses that were computed
+    accepted_tokens: int  # of those, right, as all before them
     preemptions: int
     lost_tokens: int
     preempted_by: list[Share]

@@ -45,7 +45,7 @@ class DebugRequests:
         now = self._clock()
         return json_response(
             {
-                "open": [short_view(trace, engines, names, now) for trace in mine],
+                "open": [short_view(trace, engines, names, now) for trace in mine if trace.finished_s is None],
                 "recent": [short_view(trace, engines, names, now) for trace in shown],
                 "queues": {
                     model: queue_view(answer.queue, names)
