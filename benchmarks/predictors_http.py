@@ -205,8 +205,9 @@ def show(costs: list[Cost], connections: list[int]) -> None:
             if is_next:
                 before = cost.front_us
     print(
-        f"\nfront µs: processor time of the server's process per request. more: than the row before that is ours, "
-        "measured\nunder its own load. switches: context switches of that process per request. full: batches, of {MOST}."
+        "\nfront µs: processor time of the server's process per request. more: than the row before that is ours, "
+        "measured\nunder its own load. switches: context switches of that process per request. "
+        f"full: mean part of {MOST} in a batch."
     )
 
 
@@ -216,7 +217,7 @@ def conclude(costs: list[Cost], connections: int) -> None:
     best = max((at[rung] for rung in SERVED if rung in at), key=lambda cost: cost.per_s)
     bare, standard = at["sockets"], at["standard"]
     print(
-        f"\n→ {best.per_s:.0f} requests/s at {connections} connections ({RUNGS[best.rung].split(', ')[1]}); "
+        f"\n→ {best.per_s:.0f} requests/s at {connections} connections ({RUNGS[best.rung]}); "
         f"{WANTED_PER_S} {'reached' if best.per_s >= WANTED_PER_S else 'not reached'}. The standard library's server "
         f"with nothing behind it: {standard.per_s:.0f}; bare sockets in Python: {bare.per_s:.0f}.\n"
         f"  Of the front's {best.front_us:.0f} µs per request {bare.front_us:.0f} µs are sockets and threads of Python."
