@@ -89,6 +89,7 @@ COMMON: list[tuple[str, object, str]] = [
     ("allowed_token_ids", [1] * 301, "allowed_token_ids"),
     ("prompt_logprobs", 21, "prompt_logprobs"),
     ("prompt_logprobs", -1, "prompt_logprobs"),
+    ("return_token_ids", 1, "return_token_ids"),
     ("priority", 101, "priority"),
     ("priority", "high", "priority"),
     ("cache_salt", "", "cache_salt"),

@@ -204,3 +204,26 @@ def test_prompt_logprobs_of_a_chat_are_in_its_answer(harness: Any) -> None:
     first, *rest = body["prompt_logprobs"]
     assert first is None and len(rest) == 20
     assert all(len(entry) == 1 for entry in rest)
+
+
+def test_token_ids_beside_the_text(harness: Any) -> None:
+    body = harness.complete(["a", "bc"], return_token_ids=True, max_tokens=2, echo=True).json
+    assert [choice["prompt_token_ids"] for choice in body["choices"]] == [[97], [98, 99]]
+    assert [choice["token_ids"] for choice in body["choices"]] == [[72, 101]] * 2
+    body = harness.chat(return_token_ids=True).json
+    assert bytes(body["prompt_token_ids"]) == b"user: hi|\nassistant: "
+    assert body["choices"][0]["token_ids"] == [*"Hello, wörld".encode(), 256], "the token that ended it was computed"
+    assert "token_ids" not in harness.chat().json["choices"][0]
+
+
+@pytest.mark.parametrize("stop", [None, "xyz"])
+def test_token_ids_stream_as_they_come(harness: Any, make_engine: Any, script: Any, stop: str | None) -> None:
+    harness.serve(make_engine(script("ax\u00e9")))
+    first, *chunks, done = harness.complete("hi", return_token_ids=True, stream=True, stop=stop).events
+    assert first["choices"][0]["prompt_token_ids"] == [104, 105] and done == "[DONE]"
+    tokens = [token for chunk in chunks for token in chunk["choices"][0].get("token_ids", ())]
+    assert tokens == [97, 120, 0xC3, 0xA9, 256]
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "ax\u00e9"
+    first, *chunks, done = harness.chat(return_token_ids=True, stream=True).events
+    assert bytes(first["prompt_token_ids"]) == b"user: hi|\nassistant: "
+    assert all("prompt_token_ids" not in chunk for chunk in chunks)

@@ -25,6 +25,7 @@ class OutputOptions:
     echo: bool = False  # the prompt is the beginning of the text
     without_answer: bool = False  # and all of it
     min_tokens: int = 0  # stop strings count only in what comes after so many
+    with_token_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class Delta:
     text: str
     finish_reason: str | None = None
     scored: list[ScoredToken] = field(default_factory=list)
+    token_ids: tuple[int, ...] = ()  # where they are wanted: all that came, whether they have become text or not
 
 
 class TextOutput:
@@ -82,7 +84,8 @@ class TextOutput:
             if finish_reason is not None:
                 text += self._decoder.finish()
         self._num_released += len(text)
-        return Delta(text, finish_reason, self._scored(finish_reason) if self._with_logprobs else [])
+        token_ids = event.token_ids if self._options.with_token_ids and not self._options.without_answer else ()
+        return Delta(text, finish_reason, self._scored(finish_reason) if self._with_logprobs else [], token_ids)
 
     def _match(self, before: str, text: str, finish_reason: str | None) -> tuple[str, str | None]:
         """`before`, which no stop string touches, with what of `text` is certain; and how the answer ends, if so."""

@@ -41,6 +41,7 @@ class Answer:
     with_logprobs: bool
     new_reader: NewReader | None = None  # of calls in the text, for each choice; None where nothing may be called
     with_prompt_logprobs: bool = False  # as a field of their own, in a whole answer
+    with_token_ids: bool = False  # of prompt and answer, beside the text
 
     def respond(self) -> Response | StreamingResponse:
         return self._stream() if self.options.stream else self._whole()
@@ -55,6 +56,7 @@ class Answer:
         choices = [self._choice(answer) for answer in answers]
         body = self.envelope.object(choices, is_chunk=False)
         self._add_prompt_logprobs(body, choices)
+        self._add_token_ids(body, choices, answers)
         body["usage"] = usage_object(self.generation.usage)
         return json_response(body)
 
@@ -67,6 +69,16 @@ class Answer:
             target = entry if self.envelope.kind == "completion" else body
             if self.with_prompt_logprobs:
                 target["prompt_logprobs"] = prompt_logprobs_object(self.tokenizer, first)
+
+    def _add_token_ids(
+        self, body: dict[str, object], choices: list[dict[str, object]], answers: "list[_Whole]"
+    ) -> None:
+        """vLLM's `return_token_ids`."""
+        if self.with_token_ids:
+            for choice, entry, answer in zip(self.generation.choices, choices, answers, strict=True):
+                target = entry if self.envelope.kind == "completion" else body
+                target["prompt_token_ids"] = choice.prompt_ids
+                entry["token_ids"] = answer.token_ids
 
     def _reader(self) -> CallReader | None:
         return None if self.new_reader is None else self.new_reader()
@@ -102,7 +114,7 @@ class Answer:
             )
             for choice in self.generation.choices
         ]
-        opening = b"".join(streamed.writer.role() for streamed in writers) if self.envelope.kind == "chat" else b""
+        opening = self._open(writers)
         try:
             if events := opening + self._events(writers, *first):  # a completion's first token may be held back
                 yield events
@@ -124,6 +136,17 @@ class Answer:
         else:
             yield DONE
 
+    def _open(self, writers: "list[_Streamed]") -> bytes:
+        """What comes before the first delta: who speaks, and the token ids of the prompt if they are wanted."""
+        opening = b""
+        for choice, streamed in zip(self.generation.choices, writers, strict=True):
+            more = {"prompt_token_ids": choice.prompt_ids} if self.with_token_ids else {}
+            if self.envelope.kind == "chat":
+                opening += streamed.writer.role(more)
+            elif more:
+                opening += streamed.writer.text("", more=more)
+        return opening
+
     def _events(self, writers: "list[_Streamed]", choice: Choice, delta: Delta) -> bytes:
         """Nothing while text is held back: no news is no event."""
         streamed = writers[choice.index]
@@ -132,9 +155,10 @@ class Answer:
         if streamed.reader is not None:
             text, calls, reason = streamed.read(delta)
         events = b""
-        if text or delta.scored:
+        if text or delta.scored or delta.token_ids:
             logprobs = logprobs_object(self.envelope.kind, self.tokenizer, delta.scored) if delta.scored else None
-            events = streamed.writer.text(text, logprobs, usage)
+            more = {"token_ids": delta.token_ids} if delta.token_ids else {}
+            events = streamed.writer.text(text, logprobs, usage, more)
         events += calls
         if reason is not None:
             events += streamed.writer.finish(reason, usage)
@@ -150,6 +174,7 @@ class _Whole:
     texts: list[str] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     scored: list[ScoredToken] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
 
     def take(self, delta: Delta) -> None:
@@ -159,6 +184,7 @@ class _Whole:
             else:
                 self.texts.append(piece)
         self.scored += delta.scored
+        self.token_ids += delta.token_ids
         self.finish_reason = _reason(delta.finish_reason, bool(self.calls))
 
 

@@ -62,6 +62,7 @@ class ChatEndpoint:
                 logprobs is not None,
                 None if tools is None else tools.reader,
                 fields.has("prompt_logprobs"),
+                output.with_token_ids,
             ).respond()
 
 

@@ -54,4 +54,5 @@ class CompletionsEndpoint:
                 stream,
                 logprobs is not None,
                 with_prompt_logprobs=fields.has("prompt_logprobs"),
+                with_token_ids=output.with_token_ids,
             ).respond()

@@ -92,6 +92,7 @@ def parse_output_options(
         echo=echo,
         without_answer=without_answer,
         min_tokens=fields.integer("min_tokens", low=0, high=_MAX_TOKENS) or 0,
+        with_token_ids=fields.flag("return_token_ids", False),
     )
 
 

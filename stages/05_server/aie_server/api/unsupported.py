@@ -19,7 +19,6 @@ _HARMLESS: Final[Mapping[str, tuple[object, ...]]] = {
     "suffix": ("",),
     "length_penalty": (1,),
     "use_beam_search": (False,),
-    "return_token_ids": (False,),
     "logits_processors": ([],),
     "functions": ([],),
     "function_call": ("none", "auto"),

@@ -6,7 +6,7 @@ are encoded once per choice, and a token costs one JSON string and one join.
 
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -33,6 +33,8 @@ __all__ = [
 DONE: Final = b"data: [DONE]\n\n"
 _encode = msgspec.json.Encoder().encode
 _FINGERPRINT: Final = "aie-0.1"
+
+_NOTHING: Final[Mapping[str, object]] = {}
 
 Kind = Literal["chat", "completion"]
 
@@ -83,6 +85,11 @@ def usage_object(usage: Usage) -> dict[str, object]:
     }
 
 
+def _members(more: Mapping[str, object]) -> bytes:
+    """As they continue an object that has some already."""
+    return b"," + _encode(more)[1:-1] if more else b""
+
+
 class ChunkWriter:
     """Events of one choice: `{…"choices":[{"index":0,"delta":{"content":` text `},"logprobs":` … `,"finish_reason":`
     … `}]…}`."""
@@ -99,16 +106,20 @@ class ChunkWriter:
         self._end = b',"usage":null}\n\n' if with_usage_field else b"}\n\n"
         self._plain_end = self._after_text + b'null,"finish_reason":null}]' + self._end
 
-    def role(self) -> bytes:
-        """The first chunk of a chat choice."""
+    def role(self, more: Mapping[str, object] = _NOTHING) -> bytes:
+        """The first chunk of a chat choice, with `more` beside `choices`."""
         return (
             self._choice
             + b'"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
+            + _members(more)
             + self._end
         )
 
-    def text(self, text: str, logprobs: object = None, usage: Usage | None = None) -> bytes:
-        if logprobs is None and usage is None:
+    def text(
+        self, text: str, logprobs: object = None, usage: Usage | None = None, more: Mapping[str, object] = _NOTHING
+    ) -> bytes:
+        """`more`: further members of the choice."""
+        if logprobs is None and usage is None and not more:
             return self._before_text + _encode(text) + self._plain_end
         return b"".join(
             (
@@ -116,7 +127,9 @@ class ChunkWriter:
                 _encode(text),
                 self._after_text,
                 _encode(logprobs),
-                b',"finish_reason":null}]',
+                b',"finish_reason":null',
+                _members(more),
+                b"}]",
                 self._tail(usage),
             )
         )
