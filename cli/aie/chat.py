@@ -27,6 +27,9 @@ def chat(
     quantize: Annotated[
         str | None, typer.Option(metavar="KIND", help="Precision of the weights, such as int8. [file: as it has them]")
     ] = None,
+    kv_dtype: Annotated[
+        str | None, typer.Option(metavar="KIND", help="Cached keys and values as fp32, fp16 or int8. [fp32]")
+    ] = None,
     lenient: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Let a named difference from a file format's rules through; repeatable."),
@@ -38,7 +41,9 @@ def chat(
     from aie.local import local_model, sampling_of
 
     sampling = sampling_of(max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=0, min_p=0.0, seed=seed)
-    with local_model(model, kernels=kernels, threads=threads, quantize=quantize, lenient=lenient) as local:
+    with local_model(
+        model, kernels=kernels, threads=threads, quantize=quantize, lenient=lenient, kv_dtype=kv_dtype
+    ) as local:
         template = local.text.chat_template
         if template is None:
             raise InvalidInputError(f"{local.name} has no chat template; use `aie generate`.")

@@ -27,6 +27,9 @@ def generate(
     quantize: Annotated[
         str | None, typer.Option(metavar="KIND", help="Precision of the weights, such as int8. [file: as it has them]")
     ] = None,
+    kv_dtype: Annotated[
+        str | None, typer.Option(metavar="KIND", help="Cached keys and values as fp32, fp16 or int8. [fp32]")
+    ] = None,
     lenient: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Let a named difference from a file format's rules through; repeatable."),
@@ -46,7 +49,9 @@ def generate(
     )
     if not prompt:
         raise InvalidInputError("The prompt is empty; give at least one character.", param="prompt")
-    with local_model(model, kernels=kernels, threads=threads, quantize=quantize, lenient=lenient) as local:
+    with local_model(
+        model, kernels=kernels, threads=threads, quantize=quantize, lenient=lenient, kv_dtype=kv_dtype
+    ) as local:
         if chat:
             template = local.text.chat_template
             if template is None:

@@ -74,6 +74,7 @@ def local_model(
     max_batch_size: int = 1,
     memdebug: bool = False,
     kv_memory: str | None = None,
+    kv_dtype: str | None = None,
 ) -> Iterator[LocalModel]:
     """Loads a model into this process and unloads it at the end."""
     settings = load_settings(
@@ -85,6 +86,7 @@ def local_model(
             "max_batch_size": max_batch_size,
             "memdebug": memdebug or None,
             "kv_memory": kv_memory,
+            "kv_dtype": kv_dtype,
         }
     )
     path = find_model(name)

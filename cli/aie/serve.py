@@ -86,6 +86,9 @@ def serve(
         int | None, typer.Option(help="Most tokens of prompt and answer together. [what model and KV memory allow]")
     ] = None,
     kv_memory: Annotated[str | None, typer.Option(help="Memory for the KV cache, such as 512MiB. [768MiB]")] = None,
+    kv_dtype: Annotated[
+        str | None, typer.Option(metavar="KIND", help="Cached keys and values as fp32, fp16 or int8. [fp32]")
+    ] = None,
     prefix_cache: Annotated[
         bool | None,
         typer.Option(
@@ -165,6 +168,7 @@ def serve(
         "share_weights": share_weights,
         "max_seq_len": max_seq_len,
         "kv_memory": kv_memory,
+        "kv_dtype": kv_dtype,
         "prefix_cache": prefix_cache,
         "speculate": speculate,
         "api_key": api_key,

@@ -16,7 +16,7 @@ def native_lib():
 
 
 class Bench:
-    """A plan builder with its own buffers and a small KV cache [L, P, G, A, D]."""
+    """A plan builder with its own buffers and a small KV cache [P, L, G, A, D]."""
 
     def __init__(self, lib, max_tokens=8, num_threads=2, kv_shape=(1, 1, 1, 16, 16), max_context=16, **options):
         self.lib, self.max_tokens, self.alive, self.plan = lib, max_tokens, [], None

@@ -28,7 +28,7 @@ class Attention:
         self.tables = blocks.reshape(len(lengths), width).astype(np.int32)
         self.plan = bench(
             max_tokens=min(sum(lengths), 640), num_threads=threads, max_context=MAX_CONTEXT,
-            kv_shape=(2, len(lengths) * width + 3, kv_heads, block, head_dim),
+            kv_shape=(len(lengths) * width + 3, 2, kv_heads, block, head_dim),
         )  # fmt: skip
         self.input = self.plan.buffer(width=self.qkv[0].shape[1])
         self.output = self.plan.buffer(width=heads * head_dim)

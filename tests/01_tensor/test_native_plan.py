@@ -81,7 +81,7 @@ class Layer:
         self.down = make(C, F, DType.Q8_0)
         self.norms = [rng.standard_normal(C, dtype=np.float32) for _ in range(3)]
         self.inv_freq = (100.0 ** (-np.arange(0, D, 2) / D)).astype(np.float32)
-        self.plan = plan = bench(max_tokens=32, kv_shape=(1, 8, G, 16, D), max_context=64, **options)
+        self.plan = plan = bench(max_tokens=32, kv_shape=(8, 1, G, 16, D), max_context=64, **options)
         x, normed, qkv, mixed, hidden, last, last_normed, self.logits = (
             plan.buffer(width=w) for w in (C, C, (H + 2 * G) * D, H * D, F, C, C, V)
         )

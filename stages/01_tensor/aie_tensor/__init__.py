@@ -16,7 +16,7 @@ Layers, lowest first; each imports only those above it in this list:
     native/       C kernels, compiled at first use
     memdebug/     looking into memory: snapshots, growth, exports, replay, who holds what, the drills
 
-Importing this package compiles nothing. What the letters of shapes ([T, C], [L, P, G, A, D]) mean is the same in all
+Importing this package compiles nothing. What the letters of shapes ([T, C], [P, L, G, A, D]) mean is the same in all
 stages: the table of axes is in ARCHITECTURE.md, and each numeric file repeats those that it uses.
 """
 

@@ -60,7 +60,7 @@ def build_engine(config: EngineConfig, report: Report, *, worker: str = "engine"
         cleanup.callback(pool.adopt(model.mapped_bytes, owner="mapped model file").release)
         sizes = choose_sizes(config, model.config)
         num_threads = config.num_threads or available_cores()
-        kv = KVCache(model.config, sizes.num_blocks, config.block_size, pool)
+        kv = KVCache(model.config, sizes.num_blocks, config.block_size, pool, config.kv_dtype)
         cleanup.callback(kv.close)
         converter = _make_converter(config, model, report)
         max_rows = choose_rows(config, model.config.vocab_size)

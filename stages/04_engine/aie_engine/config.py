@@ -6,6 +6,7 @@ from typing import Literal
 
 from aie_loader import find_leniency, find_precision
 from aie_tensor import InvalidInputError
+from aie_tensor.ops import KV_DTYPES, KVDtype
 
 __all__ = ["EngineConfig", "KernelChoice"]
 
@@ -39,6 +40,8 @@ class EngineConfig:
     prefix_caching: bool = True  # keep the KV blocks of prompts, for requests that begin alike
     speculate: int = 0  # most tokens guessed ahead of a request and verified in one step; 0: none
 
+    kv_dtype: KVDtype = "fp32"  # of the cached keys and values; fp16 and int8 hold more tokens and cost some exactness
+
     def __post_init__(self) -> None:
         for field in ("model_path", "memory_log", "memory_ring"):
             if getattr(self, field) is not None:
@@ -48,6 +51,10 @@ class EngineConfig:
             find_precision(self.precision)
         if self.kernels not in ("auto", "native", "numpy"):
             raise InvalidInputError(f"kernels must be auto, native or numpy, not {self.kernels!r}.", param="kernels")
+        if self.kv_dtype not in KV_DTYPES:
+            raise InvalidInputError(
+                f"kv_dtype must be {', '.join(KV_DTYPES)}, not {self.kv_dtype!r}.", param="kv_dtype"
+            )
         for field in _AT_LEAST_ONE:
             _require(field, getattr(self, field), at_least=1)
         _require("max_queue", self.max_queue, at_least=0)

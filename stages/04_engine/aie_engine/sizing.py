@@ -34,7 +34,7 @@ def choose_sizes(config: EngineConfig, model: ModelConfig) -> Sizes:
 
     Raises `InvalidInputError` where the configuration asks for a longer one than the model or the memory allows.
     """
-    block_bytes = kv_bytes_per_token(model) * config.block_size
+    block_bytes = kv_bytes_per_token(model, config.kv_dtype) * config.block_size
     affordable = config.kv_memory_bytes // block_bytes
     room = affordable * config.block_size
     if room < 2:

@@ -8,6 +8,7 @@ NumPy's allocator, shifted to a cache line.
 import ctypes
 import mmap
 import sys
+from contextlib import suppress
 
 import numpy as np
 import psutil
@@ -19,6 +20,7 @@ from aie_tensor.memory.upstream import Region
 __all__ = ["HostUpstream", "bytes_at", "find_others", "page_rounded", "reserve", "reserve_zeroed"]
 
 MAP_BYTES = 1 << 20
+_LARGE_PAGES_FROM_BYTES = 8 << 20  # from here on, rounding up to pages of 2 MiB costs little
 
 
 def reserve(nbytes: int) -> NDArray[np.uint8]:
@@ -36,6 +38,11 @@ def reserve_zeroed(nbytes: int) -> NDArray[np.uint8]:
         mapping = mmap.mmap(-1, nbytes)
     else:  # Python's default is a shared mapping, which would count as shared memory and survive a fork writable
         mapping = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE)
+    if nbytes >= _LARGE_PAGES_FROM_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
+        # What is read all over in every step is looked up page by page: fewer and larger pages cost fewer look-ups. A
+        # kernel without them refuses, and nothing is lost.
+        with suppress(OSError):
+            mapping.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(mapping, dtype=np.uint8)
 
 

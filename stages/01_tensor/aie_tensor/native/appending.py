@@ -6,7 +6,7 @@ C checks nothing: every shape and length is checked by the operators' methods be
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from aie_tensor.native.constants import Constants
 from aie_tensor.native.library import NativeLibrary, pointer
 from aie_tensor.native.packed import PackedMatrix
-from aie_tensor.native.structs import OP_NAMES, ROWS, OpC, PackedMatrixC
+from aie_tensor.native.structs import KV_FORMATS, OP_NAMES, ROWS, OpC, PackedMatrixC
 
 __all__ = ["Appender", "Buffer", "F32Array", "KVLayout", "Rows", "in_out"]
 
@@ -33,10 +33,31 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KVLayout:
-    """The paged cache: k and v [L, P, G, A, D] float32. The kernels keep the keys of a block transposed, as [D, A]."""
+    """The paged cache: k and v [P, L, G, A, D], float32, float16 or int8; int8 with scales [P, L, G, A].
 
-    k: F32Array
-    v: F32Array
+    The kernels keep the keys of a block transposed, as [D, A]."""
+
+    k: npt.NDArray[Any]
+    v: npt.NDArray[Any]
+    k_scales: F32Array | None = None
+    v_scales: F32Array | None = None
+
+    def __post_init__(self) -> None:
+        assert self.k.shape == self.v.shape and self.k.ndim == 5, (self.k.shape, self.v.shape)
+        assert self.k.dtype == self.v.dtype and self.k.dtype in KV_FORMATS, (self.k.dtype, self.v.dtype)
+        for scales in (self.k_scales, self.v_scales):
+            assert (scales is not None) == (self.k.dtype == np.int8), (self.k.dtype, scales)
+            assert scales is None or (scales.shape == self.k.shape[:4] and scales.dtype == np.float32), scales.shape
+
+    @property
+    def format(self) -> int:
+        """The number of the format in C."""
+        return KV_FORMATS.index(self.k.dtype)
+
+    @property
+    def arrays(self) -> tuple[npt.NDArray[Any] | None, ...]:
+        """As `PlanSpec` of plan.h has them."""
+        return self.k, self.v, self.k_scales, self.v_scales
 
 
 def in_out(x: Buffer, out: Buffer) -> dict[str, int]:
@@ -64,10 +85,7 @@ class Appender:
 
     def __post_init__(self) -> None:
         if self.kv is not None:
-            k, v = self.kv.k, self.kv.v
-            assert k.shape == v.shape and k.ndim == 5, (k.shape, v.shape)
-            assert k.dtype == v.dtype == np.float32, (k.dtype, v.dtype)
-            self._max_head_dim = k.shape[4]
+            self._max_head_dim = self.kv.k.shape[4]
         assert min(self.num_threads, self.max_tokens, self.max_context, self.max_items) >= 1, self
 
     @property

@@ -15,7 +15,7 @@ from aie_tensor.native.structs import OP_NAMES
 __all__ = ["AttentionOperators"]
 
 FLOAT_BYTES = 4
-KEY_PADDING = 32  # as encoder.c's last pair of panels may read beyond the last token
+SPAN, PANEL = 256, 16  # of attention.h and simd.h: keys that are summed up together; floats that rows are padded to
 
 
 @dataclass
@@ -23,7 +23,6 @@ class AttentionOperators(Appender):
     """rope, attention over the paged cache (with or without rope), attention over packed sequences."""
 
     _tables: dict[tuple[bytes, float], tuple[F32Array, F32Array]] = field(default_factory=dict, init=False)
-    _work: F32Array | None = field(default=None, init=False)
 
     def rope(
         self, x: Buffer, out: Buffer, *, num_heads: int, head_dim: int, inv_freq: F32Array, interleaved: bool,
@@ -42,7 +41,7 @@ class AttentionOperators(Appender):
         scale: float, inv_freq: F32Array, interleaved: bool, attention_factor: float = 1.0, window: int | None = None,
         softcap: float | None = None, alibi_slopes: Sequence[float] | None = None,
     ) -> None:  # fmt: skip
-        """qkv [T, (H + 2G)·D] → out [T, H·D]: rotates q and k (in place), then as `attention`."""
+        """qkv [T, (H + 2G)·D] → out [T, H·D]: rotates q and k, then as `attention`."""
         assert qkv.width == (num_heads + 2 * num_kv_heads) * head_dim, (qkv, num_heads, num_kv_heads, head_dim)
         key = qkv.address + FLOAT_BYTES * num_heads * head_dim
         parts = {"y": key, "z": key + FLOAT_BYTES * num_kv_heads * head_dim, "kv_width": qkv.width}
@@ -81,7 +80,7 @@ class AttentionOperators(Appender):
         window: int | None, softcap: float | None, alibi_slopes: Sequence[float] | None, **fields: int,
     ) -> None:  # fmt: skip
         assert self.kv is not None, "causal attention needs a cache"
-        num_layers, _, kv_heads, _, kv_dim = self.kv.k.shape
+        _, num_layers, kv_heads, _, kv_dim = self.kv.k.shape
         assert (kv_heads, kv_dim) == (num_kv_heads, head_dim) and 0 <= layer < num_layers, (self.kv.k.shape, layer)
         assert num_heads % num_kv_heads == 0 and out.width == num_heads * head_dim, (num_heads, num_kv_heads, out)
         assert q.address != out.address and (window is None or window >= 1), (q, out, window)
@@ -106,16 +105,16 @@ class AttentionOperators(Appender):
             y=k.address, z=v.address, kv_width=k.width, **in_out(q, out),
         )  # fmt: skip
 
-    def _share_work(self) -> None:
-        """One area for transposed keys [G·D, T + padding], as large as the largest operator wants, for all of them."""
-        users = [op for op in self._ops if op.kind == OP_NAMES.index("encoder_attention")]
-        if not users:
-            return
-        rows = max(op.num_kv_heads * op.head_dim for op in users)
-        floats = rows * (self._max_rows + KEY_PADDING)
-        self._work = self.constants.allocate(floats * FLOAT_BYTES, "transposed keys").view(np.float32)
-        for op in users:
-            op.work = pointer(self._work)
+    def _partial_sums(self) -> F32Array | None:
+        """Where the sums of single spans wait to be merged: room for all spans that the cache can hold, each of one new
+        token. A sequence for which there is no room left is not shared out."""
+        users = [op for op in self._ops if op.kind == OP_NAMES.index("attention")]
+        if self.kv is None or not users or self.max_context <= SPAN:
+            return None
+        num_blocks, _, _, block_size, _ = self.kv.k.shape
+        floats = max(op.num_heads * (-(-op.head_dim // PANEL) * PANEL + 2) for op in users)
+        num_spans = 2 * (-(-num_blocks * block_size // SPAN))
+        return self.constants.allocate(num_spans * floats * FLOAT_BYTES, "partial sums of attention").view(np.float32)
 
     def _rotation(
         self, inv_freq: F32Array, head_dim: int, interleaved: bool, attention_factor: float

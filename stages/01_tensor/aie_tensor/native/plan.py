@@ -29,22 +29,24 @@ class PlanBuilder(RowOperators, AttentionOperators, DenseOperators):
 
     def build(self) -> "Plan":
         """The plan, with its threads started. Raises OutOfMemoryError when the machine refuses memory or threads."""
-        self._share_work()
+        partials = self._partial_sums()
         cache = (0, 0, 0, 1, 0) if self.kv is None else self.kv.k.shape
+        kv_format, arrays = (0, (None,) * 4) if self.kv is None else (self.kv.format, self.kv.arrays)
         ops = (OpC * len(self._ops))(*self._ops)
         spec = PlanSpecC(
             len(self._ops), self.num_threads, self._max_rows, int(self.profile),
-            *cache, self._max_group, self._max_head_dim, 0, ctypes.addressof(ops),
-            pointer(self.kv.k) if self.kv else 0, pointer(self.kv.v) if self.kv else 0,
+            *cache, self._max_group, self._max_head_dim, kv_format, ctypes.addressof(ops),
+            *(0 if array is None else pointer(array) for array in (*arrays, partials)),
+            0 if partials is None else partials.size,
         )  # fmt: skip
         handle = self.lib.c.aie_plan_create(ctypes.byref(spec))
         if not handle:
             raise OutOfMemoryError(f"The machine refuses memory or threads for a plan with {self.num_threads} threads.")
-        _, num_blocks, _, block_size, _ = cache
+        num_blocks, _, _, block_size, _ = cache
         limits = Limits(
             self.max_tokens, self.max_context, num_blocks, block_size, self.max_items, dict(self._index_sizes)
         )
-        alive = [self.kv, self._work, *self._alive, *self._tables.values()]
+        alive = [self.kv, partials, *self._alive, *self._tables.values()]
         return Plan(self.lib, handle, limits, alive, int(self.lib.c.aie_plan_scratch_bytes(ctypes.byref(spec))))
 
 

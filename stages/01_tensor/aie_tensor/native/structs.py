@@ -3,11 +3,14 @@
 import ctypes
 from ctypes import c_float, c_int32, c_int64, c_void_p
 
+import numpy as np
+
 from aie_tensor.dtypes import DType
 
 __all__ = [
     "FORMATS",
     "INDICES",
+    "KV_FORMATS",
     "MAX_DIMS",
     "MIRRORED",
     "OP_NAMES",
@@ -34,6 +37,7 @@ OP_NAMES = (
     "silu", "relu", "sigmoid", "tanh", "gelu", "gelu_tanh", "quick_gelu", "scale", "softcap", "exp", "mul", "add",
     "conv", "max_pool", "avg_pool", "channels", "group_norm", "copy", "reduce", "softmax", "log_softmax", "top_k",
 )  # fmt: skip
+KV_FORMATS = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int8))
 ROWS = ("tokens", "logits", "sequences", "items", "fixed")
 INDICES = ("token_ids", "positions", "token_types")
 POOL_KINDS = ("mean", "cls", "max", "last")
@@ -61,7 +65,7 @@ class OpC(ctypes.Structure):
         ("window", c_int32), ("index", c_int32), ("softcap", c_float), ("reserved", c_int32),
         ("table_row_bytes", c_int64),
         ("x", c_void_p), ("y", c_void_p), ("z", c_void_p), ("out", c_void_p), ("weight", c_void_p), ("bias", c_void_p),
-        ("cosines", c_void_p), ("sines", c_void_p), ("slopes", c_void_p), ("work", c_void_p),
+        ("cosines", c_void_p), ("sines", c_void_p), ("slopes", c_void_p),
         ("table", c_void_p), ("mats", c_void_p), ("shape", c_void_p),
     )  # fmt: skip
 
@@ -83,9 +87,10 @@ class PlanSpecC(ctypes.Structure):
 
     _fields_ = (
         ("num_ops", c_int32), ("num_threads", c_int32), ("max_tokens", c_int32), ("profile", c_int32),
-        ("num_layers", c_int32), ("num_blocks", c_int32), ("num_kv_heads", c_int32), ("block_size", c_int32),
-        ("head_dim", c_int32), ("max_group", c_int32), ("max_head_dim", c_int32), ("reserved", c_int32),
+        ("num_blocks", c_int32), ("num_layers", c_int32), ("num_kv_heads", c_int32), ("block_size", c_int32),
+        ("head_dim", c_int32), ("max_group", c_int32), ("max_head_dim", c_int32), ("kv_format", c_int32),
         ("ops", c_void_p), ("keys", c_void_p), ("values", c_void_p),
+        ("key_scales", c_void_p), ("value_scales", c_void_p), ("partials", c_void_p), ("num_partials", c_int64),
     )  # fmt: skip
 
 

@@ -19,12 +19,15 @@ from aie_tensor.ops.activations import (
 )
 from aie_tensor.ops.attention import alibi_slopes, attention, bidirectional_attention
 from aie_tensor.ops.convolution import avg_pool2d, conv1d, conv2d, global_avg_pool, max_pool2d, window_count
+from aie_tensor.ops.kv_numbers import KV_DTYPES, KVDtype, read_kv, round_kv
 from aie_tensor.ops.linear import embedding, linear
 from aie_tensor.ops.norms import batch_norm, group_norm, l2_normalize, layer_norm, rms_norm
 from aie_tensor.ops.rotary import dynamic_ntk, inverse_frequencies, linear_scaling, llama3_scaling, rope, yarn
 from aie_tensor.ops.selection import nms, pool_tokens, top_k
 
 __all__ = [
+    "KV_DTYPES",
+    "KVDtype",
     "alibi_slopes",
     "attention",
     "avg_pool2d",
@@ -49,9 +52,11 @@ __all__ = [
     "nms",
     "pool_tokens",
     "quick_gelu",
+    "read_kv",
     "relu",
     "rms_norm",
     "rope",
+    "round_kv",
     "sigmoid",
     "silu",
     "softcap",

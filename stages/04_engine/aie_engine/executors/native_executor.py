@@ -62,7 +62,7 @@ class NativeExecutor:
                 lib,
                 num_threads=num_threads,
                 max_tokens=max_tokens,
-                kv=KVLayout(kv.k, kv.v),
+                kv=KVLayout(kv.k, kv.v, kv.k_scales, kv.v_scales),
                 max_context=max_context,
                 constants=constants,
                 profile=profile,

@@ -1,97 +1,85 @@
 /* The parts that causal and bidirectional attention share; attention.h says how they fit together. */
 #include "attention.h"
 
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+
+/* causal.c: queries, scores, two sums, a key; encoder.c: the same for a band of tiles, and a span of transposed keys */
 size_t attention_scratch_floats(int max_group, int head_dim) {
-    return (size_t)tile_rows(max_group) * (size_t)(2 * align16(head_dim) + SPAN + 16 + 2);
+    size_t rows = (size_t)larger((size_t)max_group, TILE_ROWS), ld = (size_t)align16(head_dim), band = rows * BAND;
+    size_t causal = rows * (ld + SPAN) + 2 * sums_floats((int)rows, (int)ld) + ld;
+    size_t encoder = band * ld + rows * SPAN + sums_floats((int)band, (int)ld) + sums_floats((int)rows, (int)ld) + ld * SPAN;
+    return larger(causal, encoder) + 16;
 }
 
-Tile attention_tile(const Context *c, const Op *op, int t0, int num_q, int head) {
-    int D = op->head_dim, group = op->num_heads / op->num_kv_heads, rows = num_q * group, ld = align16(D);
-    Tile tile = {.rows = rows, .ld = ld, .q = c->scratch};
-    tile.out = tile.q + rows * ld;
-    tile.scores = tile.out + rows * ld;
-    tile.maxima = tile.scores + rows * SPAN + 16;
-    tile.totals = tile.maxima + rows;
-    for (int r = 0; r < rows; r++) {
-        const float *from = op->x + (size_t)(t0 + r / group) * (size_t)op->width + (size_t)(head * group + r % group) * (size_t)D;
-        for (int d = 0; d < D; d++) tile.q[r * ld + d] = from[d] * op->scale;
-        memset(tile.out + r * ld, 0, sizeof(float) * (size_t)ld);
-        tile.maxima[r] = -INFINITY, tile.totals[r] = 0.0f;
+void load_queries(const Context *c, const Op *op, Tile *tile) {
+    int D = op->head_dim, group = group_of(op);
+    for (int r = 0; r < tile->rows; r++) {
+        int t = tile->t0 + r / group;
+        float *q = tile->q + r * tile->ld;
+        memcpy(q, op->x + (size_t)t * (size_t)op->width + (size_t)(tile->head * group + r % group) * (size_t)D, sizeof(float) * (size_t)D);
+        if (op->cosines) rotate_head(op, q, c->step->positions[t]);
+        for (int d = 0; d < D; d++) q[d] *= op->scale;
     }
-    return tile;
 }
 
-void softmax_row(Tile *tile, int row, int first, int end, int count) {
-    float *scores = tile->scores + row * SPAN, *out = tile->out + row * tile->ld, *maximum = &tile->maxima[row];
+/* Across the lanes by halves, which is quicker than one after another. */
+static float vf_top(vf v) {
+    UNROLL for (int half = VW / 2; half > 0; half /= 2)
+        UNROLL for (int i = 0; i < half; i++) v[i] = v[i + half] > v[i] ? v[i + half] : v[i];
+    return v[0];
+}
+
+static float vf_total(vf v) {
+    UNROLL for (int half = VW / 2; half > 0; half /= 2) UNROLL for (int i = 0; i < half; i++) v[i] += v[i + half];
+    return v[0];
+}
+
+void softmax_row(float *scores, int first, int end, int count, float *maximum, float *total) {
+    int padded = align16(count);
+    *maximum = -INFINITY, *total = 0.0f;
     if (first >= end) {
-        memset(scores, 0, sizeof(float) * (size_t)count);
+        memset(scores, 0, sizeof(float) * (size_t)padded);
         return;
     }
-    int padded = align16(count);
     for (int j = 0; j < first; j++) scores[j] = -INFINITY;
     for (int j = end; j < padded; j++) scores[j] = -INFINITY;
-    vf top = vf_set(*maximum), sum = vf_set(0.0f);
+    vf top = vf_set(-INFINITY), sum = vf_set(0.0f);
     for (int j = 0; j < align16(end); j += VW) top = vf_max(vf_load(scores + j), top);
-    float new_maximum = vf_hmax(top), factor[VW];
-    vf_store(factor, vf_exp(vf_set(*maximum - new_maximum)));
+    *maximum = vf_top(top);
     for (int j = 0; j < padded; j += VW) {
-        vf weight = vf_exp(vf_load(scores + j) - new_maximum);
+        vf weight = vf_exp(vf_load(scores + j) - *maximum);
         vf_store(scores + j, weight);
         sum += weight;
     }
-    tile->totals[row] = tile->totals[row] * factor[0] + vf_sum(sum);
-    *maximum = new_maximum;
-    for (int d = 0; d < tile->ld; d += VW) vf_store(out + d, vf_load(out + d) * factor[0]);
+    *total = vf_total(sum);
 }
 
-void mix_values(Tile *tile, const float *values, ptrdiff_t ldv, int j, int num, int head_dim) {
-    const float *weights = tile->scores + j;
-    float *out = tile->out;
-    int ldo = tile->ld, d = 0;
-    for (; d + PANEL <= head_dim; d += PANEL * TILE_PANELS) {
-        const float *panels[TILE_PANELS];
-        int np = 0;
-        for (; np < TILE_PANELS && d + (np + 1) * PANEL <= head_dim; np++) panels[np] = values + d + np * PANEL;
-        micro_rows(tile->rows, np, weights, SPAN, panels, ldv, num, out + d, ldo, 1);
-    }
-    for (d = head_dim / PANEL * PANEL; d < head_dim; d++)
-        for (int r = 0; r < tile->rows; r++)
-            for (int i = 0; i < num; i++) out[r * ldo + d] = float_fma(weights[r * SPAN + i], values[i * ldv + d], out[r * ldo + d]);
-}
+void sums_clear(const Tile *tile, Sums into) { memset(into.totals, 0, sizeof(float) * (size_t)tile->rows); }
 
-void attention_finish(const Op *op, const Tile *tile, int t0, int head) {
-    int D = op->head_dim, group = op->num_heads / op->num_kv_heads;
+void sums_merge(const Tile *tile, Sums into, Sums part) {
     for (int r = 0; r < tile->rows; r++) {
-        float *to = op->out + (size_t)(t0 + r / group) * (size_t)op->out_width + (size_t)(head * group + r % group) * (size_t)D;
-        for (int d = 0; d < D; d++) to[d] = tile->out[r * tile->ld + d] / tile->totals[r];
+        if (part.totals[r] == 0.0f) continue; /* the row sees nothing of the span: that must not change a bit */
+        float *out = into.out + r * tile->ld, *added = part.out + r * tile->ld;
+        if (into.totals[r] == 0.0f) { /* its first span */
+            memcpy(out, added, sizeof(float) * (size_t)tile->ld);
+            into.maxima[r] = part.maxima[r], into.totals[r] = part.totals[r];
+            continue;
+        }
+        float maximum = part.maxima[r] > into.maxima[r] ? part.maxima[r] : into.maxima[r], old[VW], new[VW];
+        vf_store(old, vf_exp(vf_set(into.maxima[r] - maximum)));
+        vf_store(new, vf_exp(vf_set(part.maxima[r] - maximum)));
+        into.maxima[r] = maximum;
+        into.totals[r] = into.totals[r] * old[0] + part.totals[r] * new[0];
+        for (int d = 0; d < tile->ld; d += VW) vf_store(out + d, vf_load(out + d) * old[0] + vf_load(added + d) * new[0]);
     }
 }
 
-/* ---- the work items ---- */
-
-static int positions_per_tile(const Op *op) {
-    int group = op->num_heads / op->num_kv_heads;
-    return tile_rows(group) / group;
-}
-
-static int tiles_of(const Step *step, int sequence, int per_tile) {
-    return (step->seq_starts[sequence + 1] - step->seq_starts[sequence] + per_tile - 1) / per_tile;
-}
-
-int attention_items(const Step *step, const Op *op) {
-    int total = 0;
-    for (int s = 0; s < step->num_sequences; s++) total += tiles_of(step, s, positions_per_tile(op)) * op->num_kv_heads;
-    return total;
-}
-
-TilePlace attention_place(const Step *step, const Op *op, int item) {
-    int per_tile = positions_per_tile(op), s = 0, tiles;
-    for (;; s++) {
-        tiles = tiles_of(step, s, per_tile);
-        if (item < tiles * op->num_kv_heads) break;
-        item -= tiles * op->num_kv_heads;
+void attention_finish(const Op *op, const Tile *tile, Sums sums) {
+    int D = op->head_dim, group = group_of(op);
+    for (int r = 0; r < tile->rows; r++) {
+        float *to = op->out + (size_t)(tile->t0 + r / group) * (size_t)op->out_width + (size_t)(tile->head * group + r % group) * (size_t)D;
+        const float *from = sums.out + r * tile->ld;
+        float inverse = 1.0f / sums.totals[r];
+        for (int d = 0; d < D; d++) to[d] = from[d] * inverse;
     }
-    /* the last tiles of a causal sequence see most keys: first, so that no long item is left for the end */
-    int t0 = step->seq_starts[s] + (tiles - 1 - item / op->num_kv_heads) * per_tile, left = step->seq_starts[s + 1] - t0;
-    return (TilePlace){s, t0, left < per_tile ? left : per_tile, item % op->num_kv_heads};
 }

@@ -1,49 +1,50 @@
-/* What both kinds of attention share: spans of scores, and the online softmax over them.
+/* What both kinds of attention share: tiles of queries, and the softmax over spans of keys.
  *
- * A work item is (sequence, tile of query positions, kv head); the tile's rows are its positions times the query heads
- * that share the kv head, so every key and value is read once for all of them. Softmax is online over spans of SPAN
- * positions, counted from the start of the sequence (Milakov and Gimelshein 2018). */
+ * A tile is some query positions times the query heads that share a kv head, so every key and value is read once for all of
+ * them. Keys are taken in spans of SPAN positions, counted from the start of the sequence. Each span is summed up by itself,
+ * with weights relative to its own greatest score, and the spans are merged in their order (as online softmax does it,
+ * Milakov and Gimelshein 2018): so it does not matter who computed which span, and a long context can be shared out. */
 #ifndef AIE_ATTENTION_H
 #define AIE_ATTENTION_H
 
-#include "micro.h"
-#include "plan.h"
+#include "kv.h"
 #include "vector_math.h"
 
-enum { SPAN = 256, TILE_ROWS = 24 };
+enum { SPAN = 256, TILE_ROWS = 24, BAND = 8 /* tiles of an encoder's work item */ };
 
-static inline int tile_rows(int group) { return group > TILE_ROWS ? group : TILE_ROWS; }
 static inline int align16(int n) { return (n + 15) / 16 * 16; }
+static inline int group_of(const Op *op) { return op->num_heads / op->num_kv_heads; }
 
-/* The [A x D] slab of one kv head in one block of a layer. */
-static inline float *slab(const PlanSpec *s, float *cache, int layer, int block, int head) {
-    size_t index = ((size_t)layer * (size_t)s->num_blocks + (size_t)block) * (size_t)s->num_kv_heads + (size_t)head;
-    return cache + index * (size_t)s->block_size * (size_t)s->head_dim;
+/* Query positions of a tile, and the rows that they come to. */
+static inline int tile_positions(int group) { return group > TILE_ROWS ? 1 : TILE_ROWS / group; }
+static inline int tile_rows(int group) { return tile_positions(group) * group; }
+
+/* What attention over some keys comes to, not yet divided by the totals of its weights. */
+typedef struct {
+    float *out, *maxima, *totals; /* [rows][ld], [rows], [rows] */
+} Sums;
+
+static inline size_t sums_floats(int rows, int ld) { return (size_t)rows * (size_t)(ld + 2); }
+static inline Sums sums_at(float *memory, int rows, int ld) {
+    return (Sums){memory, memory + rows * ld, memory + rows * ld + rows};
 }
 
-/* Where a tile's numbers lie in its thread's scratch memory. */
 typedef struct {
-    int rows, ld;                   /* ld: floats from one row of q and out to the next */
-    float *q, *out, *scores;        /* [rows][ld] twice, [rows][SPAN] */
-    float *maxima, *totals;         /* [rows] of the softmax so far */
+    int t0, num_q, head, rows, ld; /* ld: floats from one row of q or out to the next */
+    float *q, *scores;             /* [rows][ld] scaled queries, [rows][SPAN] */
 } Tile;
 
-Tile attention_tile(const Context *c, const Op *op, int t0, int num_q, int head);
+/* The queries of tokens t0 .. t0 + num_q and one kv head, turned by their positions if `op` turns, into tile.q. */
+void load_queries(const Context *c, const Op *op, Tile *tile);
 
-/* scores [count] of each row -> weights relative to its running maximum; what lies outside first .. end gets weight 0. */
-void softmax_row(Tile *tile, int row, int first, int end, int count);
+/* Turns the first features of a head; rotary.c. */
+void rotate_head(const Op *op, float *x, int position);
 
-/* out [rows][ld] += weights [rows][SPAN] of keys j .. j + num times their values, which lie `ldv` floats apart. */
-void mix_values(Tile *tile, const float *values, ptrdiff_t ldv, int j, int num, int head_dim);
+/* scores [count] of a row -> weights relative to their maximum; what lies outside first .. end gets weight 0. */
+void softmax_row(float *scores, int first, int end, int count, float *maximum, float *total);
 
-void attention_finish(const Op *op, const Tile *tile, int t0, int head);
-
-/* Which tile an item is: of one sequence, in one step's order; total of all items when `item` is negative. */
-typedef struct {
-    int sequence, t0, num_q, head;
-} TilePlace;
-
-int attention_items(const Step *step, const Op *op);
-TilePlace attention_place(const Step *step, const Op *op, int item);
+void sums_clear(const Tile *tile, Sums into); /* nothing seen yet */
+void sums_merge(const Tile *tile, Sums into, Sums part);
+void attention_finish(const Op *op, const Tile *tile, Sums sums);
 
 #endif

@@ -1,44 +1,79 @@
 /* Bidirectional attention over packed sequences, and one row out of a sequence's many.
  *
- * Keys of all heads are transposed once, [G][D][T + padding], so that a panel of 16 keys of one sequence lies side by side;
- * lanes beyond the sequence's end hold its neighbour's keys, whose scores are not looked at. Values are read where they
- * are. Every query sees the whole of its sequence, in spans counted from its start: its bits do not depend on neighbours. */
+ * A work item is (sequence, band of tiles, kv head). It transposes the keys of a span into its thread's scratch memory, so
+ * that sixteen keys lie side by side, and multiplies them with all of its tiles; values are read where they are. Every query
+ * sees the whole of its sequence, in spans counted from its start: its bits do not depend on neighbours. */
 #include "attention.h"
 
-/* floats between two features of the transposed keys; the padding is what a last pair of panels may read beyond T */
-static int transposed_stride(const PlanSpec *spec) { return spec->max_tokens + PANEL * TILE_PANELS; }
-
-void run_transpose_keys(Context *c, const Op *op) {
-    int D = op->head_dim, stride = transposed_stride(&c->plan->spec);
-    for (int t, n; (n = pool_claim(c->plan->pool, &c->ticket, c->step->num_tokens, 16, 64, &t));)
-        for (int d = 0; d < op->num_kv_heads * D; d++)
-            for (int i = t; i < t + n; i++) op->work[(size_t)d * (size_t)stride + (size_t)i] = op->y[(size_t)i * (size_t)op->kv_width + (size_t)d];
+/* keys [count][width] -> [D][SPAN], sixteen keys at a time; the last ones are padded by zeros */
+static void transpose_keys(const float *keys, ptrdiff_t width, int count, int head_dim, float *out) {
+    for (int j = 0; j < count; j += PANEL) {
+        int num = count - j < PANEL ? count - j : PANEL;
+        for (int i = 0; i < num; i++)
+            for (int d = 0; d < head_dim; d++) out[d * SPAN + j + i] = keys[(j + i) * width + d];
+        for (int d = 0; num < PANEL && d < head_dim; d++) memset(out + d * SPAN + j + num, 0, sizeof(float) * (size_t)(PANEL - num));
+    }
 }
 
-static void attend_tile(Context *c, const Op *op, TilePlace place) {
-    int D = op->head_dim, stride = transposed_stride(&c->plan->spec);
-    int begin = c->step->seq_starts[place.sequence], length = c->step->seq_starts[place.sequence + 1] - begin;
-    Tile tile = attention_tile(c, op, place.t0, place.num_q, place.head);
-    const float *keys = op->work + (size_t)(place.head * D) * (size_t)stride + begin;
-    const float *values = op->z + (size_t)begin * (size_t)op->kv_width + (size_t)(place.head * D);
+/* One tile against a span of transposed keys. */
+static void attend_span(const Tile *tile, int head_dim, const float *keys, const float *values, int width, int count, Sums sums) {
+    for (int j = 0; j < count; j += PANEL * KV_WIDE) {
+        const uint8_t *panels[KV_WIDE];
+        int num = 0;
+        for (; num < KV_WIDE && j + num * PANEL < count; num++) panels[num] = (const uint8_t *)(keys + j + num * PANEL);
+        score_rows(KV_F32, tile->rows, num, tile->q, tile->ld, panels, sizeof(float) * SPAN, head_dim, tile->scores + j, SPAN, panels);
+    }
+    for (int r = 0; r < tile->rows; r++) softmax_row(tile->scores + r * SPAN, 0, count, count, &sums.maxima[r], &sums.totals[r]);
+    Run run = {(const uint8_t *)values, (const uint8_t *)values, count};
+    mix_rows(KV_F32, tile->rows, tile->scores, SPAN, &run, 1, (ptrdiff_t)sizeof(float) * width, head_dim, sums.out, tile->ld);
+}
+
+/* Which band of a sequence's queries an item is. */
+typedef struct {
+    int sequence, t0, num_q, head;
+} Band;
+
+static void attend_band(Context *c, const Op *op, Band band) {
+    int D = op->head_dim, per_tile = tile_positions(group_of(op)), ld = align16(D), rows = band.num_q * group_of(op);
+    int begin = c->step->seq_starts[band.sequence], length = c->step->seq_starts[band.sequence + 1] - begin;
+    Tile all = {.t0 = band.t0, .num_q = band.num_q, .head = band.head, .rows = rows, .ld = ld, .q = c->scratch};
+    float *keys = all.q + rows * ld, *free = keys + D * SPAN;
+    Sums sums = sums_at(free, rows, ld);
+    free += sums_floats(rows, ld);
+    load_queries(c, op, &all);
+    sums_clear(&all, sums);
     for (int start = 0; start < length; start += SPAN) {
         int count = length - start < SPAN ? length - start : SPAN;
-        for (int j = 0; j < count; j += PANEL * TILE_PANELS) {
-            const float *panels[TILE_PANELS];
-            int num = 0;
-            for (; num < TILE_PANELS && j + num * PANEL < count; num++) panels[num] = keys + start + j + num * PANEL;
-            micro_rows(tile.rows, num, tile.q, tile.ld, panels, stride, D, tile.scores + j, SPAN, 0);
+        size_t at = (size_t)(begin + start) * (size_t)op->kv_width + (size_t)(band.head * D);
+        transpose_keys(op->y + at, op->kv_width, count, D, keys);
+        for (int q = 0; q < band.num_q; q += per_tile) {
+            Tile tile = all;
+            int row = q * group_of(op);
+            tile.rows = rows - row < per_tile * group_of(op) ? rows - row : per_tile * group_of(op);
+            tile.q += row * ld, tile.scores = free;
+            Sums part = sums_at(free + tile.rows * SPAN, tile.rows, ld);
+            attend_span(&tile, D, keys, op->z + at, op->kv_width, count, part);
+            sums_merge(&tile, (Sums){sums.out + row * ld, sums.maxima + row, sums.totals + row}, part);
         }
-        for (int r = 0; r < tile.rows; r++) softmax_row(&tile, r, 0, count, count);
-        mix_values(&tile, values + (size_t)start * (size_t)op->kv_width, op->kv_width, 0, count, D);
     }
-    attention_finish(op, &tile, place.t0, place.head);
+    attention_finish(op, &all, sums);
 }
 
-void run_encoder_attend(Context *c, const Op *op) {
-    int total = attention_items(c->step, op);
-    for (int item; pool_claim(c->plan->pool, &c->ticket, total, 1, 1, &item);)
-        attend_tile(c, op, attention_place(c->step, op, item));
+/* Bands are as long as BAND tiles, but for the last of a sequence. */
+static int bands_of(const Step *step, const Op *op, int s) {
+    int most = BAND * tile_positions(group_of(op));
+    return (step->seq_starts[s + 1] - step->seq_starts[s] + most - 1) / most;
+}
+
+void run_encoder_attention(Context *c, const Op *op) {
+    int total = 0, s = 0, first = 0, most = BAND * tile_positions(group_of(op)), G = op->num_kv_heads;
+    for (int i = 0; i < c->step->num_sequences; i++) total += bands_of(c->step, op, i) * G;
+    for (int item, n; (n = pool_claim(c->plan->pool, &c->ticket, total, 1, 4, &item));)
+        for (; n > 0; n--, item++) {
+            while (item >= first + bands_of(c->step, op, s) * G) first += bands_of(c->step, op, s++) * G;
+            int t0 = c->step->seq_starts[s] + (item - first) / G * most, left = c->step->seq_starts[s + 1] - t0;
+            attend_band(c, op, (Band){s, t0, left < most ? left : most, (item - first) % G});
+        }
 }
 
 /* x [n][width] -> out [width]: mean, first, largest or last; the mean adds the tokens in their order. */

@@ -27,16 +27,8 @@ static void run_op(Context *c, const Op *op) {
     case OP_LINEAR: run_linear(c, op); break;
     case OP_SWIGLU: run_swiglu(c, op); break;
     case OP_ROPE: run_rope(c, op); break;
-    case OP_ATTENTION:
-        run_store_keys(c, op);
-        pool_wait(c->plan->pool, &c->ticket); /* every key of the step is in the cache before anybody attends */
-        run_attend(c, op);
-        break;
-    case OP_ENCODER_ATTENTION:
-        run_transpose_keys(c, op);
-        pool_wait(c->plan->pool, &c->ticket);
-        run_encoder_attend(c, op);
-        break;
+    case OP_ATTENTION: run_attention(c, op); break;
+    case OP_ENCODER_ATTENTION: run_encoder_attention(c, op); break;
     case OP_POOL_TOKENS: run_pool_tokens(c, op); break;
     case OP_SELECT_ROWS: run_select_rows(c, op); break;
     case OP_CONV: run_conv(c, op); break;

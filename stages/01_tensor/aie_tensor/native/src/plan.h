@@ -38,7 +38,6 @@ typedef struct {
     const float *weight, *bias;     /* of a norm; linear's bias [N] or NULL */
     const float *cosines, *sines;   /* [max_context][rotary_dim / 2]; NULL: attention does not turn */
     const float *slopes;            /* ALiBi's [H] or NULL */
-    float *work;                    /* encoder attention: transposed keys */
     const uint8_t *table;           /* embedding rows in the file's layout */
     const PackedMatrix *mats;       /* linear: side by side along N; swiglu: gate, up; convolution: one per group */
     const void *shape;              /* Window, Walk or Strip of dense.h */
@@ -56,10 +55,13 @@ typedef struct {
 
 typedef struct {
     int32_t num_ops, num_threads, max_tokens, profile; /* max_tokens: the most rows that an operator may have */
-    int32_t num_layers, num_blocks, num_kv_heads, block_size, head_dim, max_group;
-    int32_t max_head_dim, reserved;
+    int32_t num_blocks, num_layers, num_kv_heads, block_size, head_dim, max_group;
+    int32_t max_head_dim, kv_format; /* KV_* of kv.h */
     const Op *ops;
-    float *keys, *values; /* [L][P][G][A x D]; within a block keys are [D][A] and values [A][D] */
+    uint8_t *keys, *values;           /* [P][L][G][A x D]; within a slab keys are [D][A] and values [A][D] */
+    float *key_scales, *value_scales; /* [P][L][G][A], int8 only */
+    float *partials;                  /* of sequences whose spans are shared out among the threads */
+    int64_t num_partials;             /* floats of it */
 } PlanSpec;
 
 typedef struct Plan {
@@ -89,10 +91,8 @@ void run_norm(Context *, const Op *);
 void run_linear(Context *, const Op *);
 void run_swiglu(Context *, const Op *);
 void run_rope(Context *, const Op *);
-void run_store_keys(Context *, const Op *);
-void run_attend(Context *, const Op *);
-void run_transpose_keys(Context *, const Op *);
-void run_encoder_attend(Context *, const Op *);
+void run_attention(Context *, const Op *);
+void run_encoder_attention(Context *, const Op *);
 void run_select_rows(Context *, const Op *);
 void run_pool_tokens(Context *, const Op *);
 void run_elementwise(Context *, const Op *);

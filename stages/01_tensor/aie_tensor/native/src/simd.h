@@ -67,6 +67,28 @@ static inline float half_to_float(uint16_t h) {
     return value;
 }
 
+#define HALF_MAX 65504.0f
+
+/* The nearest IEEE half; of two, the one whose last bit is 0. */
+static inline uint16_t float_to_half(float f) {
+#ifdef __F16C__
+    return (uint16_t)_cvtss_sh(f, _MM_FROUND_TO_NEAREST_INT);
+#else
+    uint32_t bits, size;
+    memcpy(&bits, &f, 4);
+    uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
+    size = bits & 0x7fffffff;
+    if (size >= 0x477ff000) return (uint16_t)(sign | (size > 0x7f800000 ? 0x7e00 : 0x7c00));
+    if (size < 0x38800000) { /* subnormal or zero: in multiples of 2^-24, which are those of a float next to a half */
+        float shifted = fabsf(f) + 0.5f;
+        memcpy(&bits, &shifted, 4);
+        return (uint16_t)(sign | (bits - 0x3f000000));
+    }
+    size += 0xfff + (size >> 13 & 1);
+    return (uint16_t)(sign | (size - 0x38000000) >> 13);
+#endif
+}
+
 static inline float bfloat_to_float(uint16_t b) {
     uint32_t bits = (uint32_t)b << 16;
     float value;
