@@ -57,7 +57,7 @@ class Model:
         self.max_context = max(context + 1, max_tokens)
         self.blocks_per_sequence = -(-self.max_context // BLOCK)
         num_blocks = max(self.blocks_per_sequence * min(max_tokens, 64), 1)
-        self.kv = native.KVLayout(*(np.zeros((LAYERS, num_blocks, G, BLOCK, D), np.float32) for _ in range(2)))
+        self.kv = native.KVLayout(*(np.zeros((num_blocks, LAYERS, G, BLOCK, D), np.float32) for _ in range(2)))
         self.buffers: list[np.ndarray] = []
         self.weight_bytes = 0
 

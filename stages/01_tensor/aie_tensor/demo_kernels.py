@@ -89,7 +89,7 @@ class _LinearPlan:
         )
         source, target = (_buffer(block, width) for block, width in zip(self._blocks, (K, N), strict=True))
         # A plan always has a cache to store keys in; this one has no attention and never touches it.
-        cache = np.zeros((1, tokens // 16, 1, 16, 2), dtype=np.float32)
+        cache = np.zeros((tokens // 16, 1, 1, 16, 2), dtype=np.float32)
         builder = native.PlanBuilder(
             library,
             num_threads=num_threads,
