@@ -1,14 +1,19 @@
 """Tools over HTTP: what is offered to the template, what comes back as calls, what is refused."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import openai
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from aie_engine import load_text_model
+from aie_engine import AieError, load_text_model
 from aie_loader import ChatTemplate
 from aie_server.api.fields import Fields
+from aie_server.api.prompts import chat_prompt
+from aie_server.api.structured import parse_form
 from aie_server.api.tool_formats import find_format
 from aie_server.api.tools import parse_tools
 from aie_server.config import ServerConfig
@@ -291,6 +296,60 @@ def test_arguments_that_are_no_json_are_kept_as_they_are(harness: Any) -> None:
     assert '"arguments": "{broken"' in prompt(harness)
 
 
+def nested(depth: int) -> Any:
+    schema: Any = {"type": "object"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+@pytest.mark.parametrize("source", [PLAIN, KNOWING])
+@pytest.mark.parametrize("depth", [20, 40, 200, 450])
+def test_deep_schemas_are_a_clients_error_at_worst(harness: Any, source: str, depth: int) -> None:
+    harness.text.chat_template = ChatTemplate(source)
+    for fields in ({"tools": tool(parameters=nested(depth))}, {"guided_json": nested(depth)}):
+        for choice in ("auto", "required"):
+            answer = harness.chat(**fields, **({"tool_choice": choice} if "tools" in fields else {}))
+            assert answer.status in (200, 400), answer.body
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from(["", "a", "function", "auto", "required", "{}"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from([
+            "type", "function", "name", "parameters", "strict", "description", "json_schema", "schema", "json", "regex",
+            "choice", "grammar", "json_object", "id", "arguments", "role", "content", "tool_calls", "tool_call_id",
+        ]),
+        inner, max_size=5,
+    ),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["tools", "tool_choice", "parallel_tool_calls", "response_format", "structured_outputs",
+                         "guided_json", "guided_regex", "guided_choice", "guided_grammar"]),
+        JSON, max_size=3,
+    ),
+    JSON,
+)  # fmt: skip
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_these_fields_hold_is_taken_or_refused(
+    harness: Any, fields: dict[str, object], message: object
+) -> None:
+    request = Fields({**fields, "messages": [message]})
+    model: Any = SimpleNamespace(name="fake", text=harness.text, max_seq_len=10_000, longest_token_bytes=20)
+    try:
+        form = parse_form(request, ServerConfig())
+        tools = parse_tools(request, ServerConfig(), harness.text.chat_template)
+        if tools is not None:
+            tools.constraint(form, harness.text.tokenizer, ServerConfig())
+        chat_prompt(request, model, ServerConfig(), tools)
+    except AieError as error:
+        assert error.status in (400, 501), error
+
+
 # Formats
 
 
@@ -329,7 +388,6 @@ def test_every_grammar_writes_what_its_reader_reads(
     import numpy as np
 
     from aie_engine.constraints import ConstraintMaker
-    from aie_server.api.structured import parse_form
 
     text = load_text_model(tiny_model)
     strict = {"type": "function", "function": {**WEATHER["function"], "strict": True, "parameters": {

@@ -38,6 +38,7 @@ class ServerConfig:
     deadline_grace_s: float = 5.0  # the engine ends a request at its deadline; after this much more, the server does
     dead_engine_grace_s: float = 2.0  # a dead engine ends its requests itself; after this long, the server does
     max_step_age_s: float = 60.0  # requests are running but no step ended for so long: not healthy
+    max_batch_age_s: float = 5.0  # no worker of a predictor is done with its batch after so long: not healthy, either
     max_choices: int = 64  # of one request: prompts × n
     max_messages: int = 2048  # of one chat request
     max_tokenize_chars: int = 1 << 20  # of one /tokenize request: seconds of one core at worst, and no gate asks first
@@ -64,7 +65,7 @@ class ServerConfig:
     def __post_init__(self) -> None:
         for name in (
             "max_choices", "max_messages", "default_completion_tokens", "max_inputs", "max_input_chars",
-            "max_image_pixels", "max_request_pixels",
+            "max_image_pixels", "max_request_pixels", "max_constraint_chars", "max_guided_choices", "max_tools",
         ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise InvalidInputError(f"{name} must be at least 1, not {getattr(self, name)}.", param=name)
