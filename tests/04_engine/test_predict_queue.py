@@ -280,3 +280,44 @@ def test_many_submitters_and_a_queue_of_one(tmp_path: Path, waiting: str) -> Non
 def test_settings_that_make_no_sense(field: str, value: object) -> None:
     with pytest.raises(InvalidInputError, match=field):
         PredictorConfig(Path("unused"), **{field: value})  # type: ignore[arg-type]
+
+
+def test_a_predictor_is_stuck_while_every_lane_is_at_something() -> None:
+    world = World()
+    front = world.front
+    other = World()  # gives a second lane
+    other.index = 1
+    front.set_lanes([world, other])
+    assert front.stats().stuck_s == 0.0
+    world.submit("a")
+    front.step()
+    world.now += 7.0
+    assert front.stats().stuck_s == 0.0  # the other lane is idle
+    world.submit("b")
+    front.step()
+    world.now += 3.0
+    assert front.stats().stuck_s == 3.0  # the one that began last
+    front.lose(other, "dead")  # its batch waits for a lane
+    world.now += 2.0
+    assert front.stats().stuck_s == 2.0  # nobody is computing anything for whom it is not the first lane
+    front.revive(other)
+    assert front.stats().stuck_s == 0.0
+    front.step()
+    world.finish()
+    other.front = front
+    other.finish()
+    assert front.stats().stuck_s == 0.0 and front.stats().num_done == 2
+
+
+def test_what_a_batch_usually_takes_is_learnt_and_an_accident_is_forgotten() -> None:
+    world = World()
+    for number, took_s in enumerate([1.0, 3.0] + [60.0] + [1.0] * 40):
+        world.submit(f"r{number}")
+        world.front.step()
+        world.now += took_s
+        world.finish()
+        if number == 1:
+            assert world.front.stats().usual_batch_s == 2.0
+        if number == 2:
+            assert world.front.stats().usual_batch_s > 10.0
+    assert world.front.stats().usual_batch_s == pytest.approx(1.0, abs=0.2)

@@ -186,3 +186,18 @@ def test_when_no_worker_starts_any_more_everybody_is_told(config, tmp_path, monk
             submit(workers, 1, seed=1)
     finally:
         workers.close()
+
+
+def test_a_worker_that_is_stopped_is_stuck_until_it_goes_on(config):
+    workers = WorkerPredictor(config, 1, pause_s=0.0)
+    try:
+        (expected,) = outputs(submit(workers, 1, seed=3))
+        assert workers.stats().stuck_s == 0.0 < workers.stats().usual_batch_s
+        os.kill(workers.pids[0], signal.SIGSTOP)
+        (future,) = submit(workers, 1, seed=3)
+        until(lambda: workers.stats().stuck_s > 0.02)
+        os.kill(workers.pids[0], signal.SIGCONT)
+        np.testing.assert_array_equal(future.result(TIMEOUT_S).outputs["b"], expected)
+        assert workers.stats().stuck_s == 0.0
+    finally:
+        workers.close()

@@ -47,6 +47,11 @@ class PredictionMetrics:
             "Inputs that the predictor did not take, such as by a full queue.",
             by_model,
         )
+        self._dropped = registry.counter(
+            "prediction_inputs_dropped_total",
+            "Inputs that waited longest in a full queue and gave way to newer ones.",
+            by_model,
+        )
         self._batches = registry.counter(
             "prediction_batches_total", "Batches by why they were cut.", ("model_name", "reason")
         )
@@ -85,6 +90,7 @@ class PredictionMetrics:
             self._waiting.labels(name).set(stats.num_waiting)
             self._running.labels(name).set(stats.num_running)
             self._refused.labels(name).set_total(stats.num_refused)
+            self._dropped.labels(name).set_total(stats.num_dropped)
             for reason, count in stats.reasons.items():
                 self._batches.labels(name, reason).set_total(count)
             self._rows.labels(name).set_total(stats.rows)

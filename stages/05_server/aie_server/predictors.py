@@ -12,6 +12,8 @@ from aie_server.served import ModelTable
 
 __all__ = ["PredictorTable", "ServedPredictor"]
 
+_UNUSUAL = 10  # times what a batch usually takes
+
 
 @dataclass(frozen=True)
 class ServedPredictor:
@@ -26,6 +28,16 @@ class ServedPredictor:
     @cached_property
     def reader(self) -> Reader:
         return Reader(self.pipeline)
+
+    def why_ill(self, max_batch_age_s: float) -> str | None:
+        """Why a request would not be served now; None: it would. A worker may be alive and yet do nothing: stopped,
+        swapped out, or in a computation without end. Suspicious is what takes much longer than is usual here."""
+        if not self.predictor.is_alive:
+            return f"the predictor of {self.name} is not running"
+        stats = self.predictor.stats()
+        if stats.stuck_s > max(max_batch_age_s, _UNUSUAL * stats.usual_batch_s):
+            return f"the predictor of {self.name} has not finished a batch for {stats.stuck_s:.0f} s"
+        return None
 
     @property
     def can_rerank(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aie_engine import EngineDeadError, QueueFullError
+from aie_engine import EngineDeadError, PredictorStats, QueueFullError
 from aie_engine.errors import PredictionFailedError
 from aie_server import AdmitRequest, ServerConfig
 
@@ -207,3 +207,24 @@ def test_beside_a_language_model(harness: Any, model: Any) -> None:
     assert "generates no text" in harness.complete("hi", model="encoder").error["message"]
     assert "does not exist" in harness.complete("hi", model="gpt").error["message"]
     assert set(harness.get("/debug/memory").json) == {"fake", "encoder"}
+
+
+@pytest.mark.parametrize(
+    ("stuck_s", "usual_s", "is_well"),
+    [(4.9, 0.0, True), (5.1, 0.0, False), (5.1, 0.1, False), (9.9, 1.0, True), (10.1, 1.0, False)],
+)
+def test_health_notices_that_no_batch_ends(
+    serve: Any, harness: Any, hand: Any, stuck_s: float, usual_s: float, is_well: bool
+) -> None:
+    """More than five seconds, and more than ten times what is usual there."""
+    predictor = hand()
+    predictor.stats = lambda: PredictorStats(stuck_s=stuck_s, usual_batch_s=usual_s, num_dropped=3)
+    serve("plain", predictor=predictor)
+    status = 200 if is_well else 503
+    health = harness.get("/health")
+    assert health.status == status
+    if not is_well:
+        assert health.json["reason"] == f"the predictor of plain has not finished a batch for {stuck_s:.0f} s"
+    assert harness.get("/v2/health/ready").status == harness.get("/v2/models/plain/ready").status == status
+    assert harness.get("/v2/health/live").status == 200
+    assert 'aie_prediction_inputs_dropped_total{model_name="plain"} 3' in harness.get("/metrics").body.decode()

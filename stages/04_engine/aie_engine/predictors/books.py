@@ -12,6 +12,8 @@ from aie_scheduler import Request
 
 __all__ = ["Batch", "Counts", "Lane", "LaneBook", "Member", "to_batcher"]
 
+_SMOOTHED_OVER = 8  # batches
+
 
 @dataclass(eq=False, slots=True)
 class Member:
@@ -69,13 +71,31 @@ class LaneBook:
 
     is_ready: bool = True
     batch: Batch | None = None  # under way
+    since_s: float | None = None  # when it began with what it has to do: a batch, or to start its worker again
     batches: int = 0
     rows: int = 0
     compute_s: float = 0.0
 
+    def begin(self, batch: Batch, now: float) -> None:
+        """It is given a batch."""
+        self.batch, self.since_s = batch, now
+
+    def lose(self, now: float) -> Batch | None:
+        """Its worker is dead: the batch that it had."""
+        batch, self.batch, self.is_ready, self.since_s = self.batch, None, False, now
+        return batch
+
+    def revive(self) -> None:
+        """Its worker is there again."""
+        self.is_ready, self.since_s = True, None
+
+    def stuck_s(self, now: float) -> float:
+        """How long it has been at what it has to do; 0 for nothing."""
+        return 0.0 if self.since_s is None else now - self.since_s
+
     def add(self, batch: Batch, result: BatchResult) -> None:
         """Its batch is computed."""
-        self.batch = None
+        self.batch = self.since_s = None
         self.batches += 1
         self.rows += len(batch.members)
         self.compute_s += result.compute_s
@@ -101,11 +121,13 @@ class Counts:
     padding: float = 0.0
     pre_s: float = 0.0
     compute_s: float = 0.0
+    usual_batch_s: float = 0.0  # from its start to its end, smoothed; 0 before the first
     resent: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
 
-    def add(self, batch: Batch, result: BatchResult) -> None:
+    def add(self, batch: Batch, result: BatchResult, took_s: float) -> None:
         """One more batch is computed."""
+        self.usual_batch_s += (took_s - self.usual_batch_s) / min(self.batches + 1, _SMOOTHED_OVER)
         self.batches += 1
         self.rows += len(batch.members)
         self.reasons[batch.reason] += 1
@@ -114,7 +136,7 @@ class Counts:
         self.compute_s += result.compute_s
 
     def stats(
-        self, *, waiting: int, running: int, max_batch_size: int, workers: Iterable[WorkerStats]
+        self, *, waiting: int, running: int, max_batch_size: int, stuck_s: float, workers: Iterable[WorkerStats]
     ) -> PredictorStats:
         """All of it as one value."""
         return PredictorStats(
@@ -135,6 +157,8 @@ class Counts:
             max_batch_size=max_batch_size,
             resent_batches=self.resent,
             workers=tuple(workers),
+            stuck_s=stuck_s,
+            usual_batch_s=self.usual_batch_s,
         )
 
 

@@ -117,8 +117,9 @@ class BatchFront:
         """A batch is computed."""
         assert len(result.items) == len(batch.members), (len(result.items), len(batch.members))
         with self._changed:
-            self._books[lane.index].add(batch, result)
-            self._counts.add(batch, result)
+            book = self._books[lane.index]
+            self._counts.add(batch, result, book.stuck_s(self._clock()))
+            book.add(batch, result)
             own = {id(member) for member in self._take(batch.members)}
             pairs = [pair for pair in zip(batch.members, result.items, strict=True) if id(pair[0]) in own]
             num_failed = sum(isinstance(outputs, AieError) for _, outputs in pairs)
@@ -134,8 +135,7 @@ class BatchFront:
     def lose(self, lane: Lane, reason: str) -> None:
         """A worker is dead. Its batch goes to another once; a batch that meets a second death fails."""
         with self._changed:
-            book = self._books[lane.index]
-            batch, book.batch, book.is_ready = book.batch, None, False
+            batch = self._books[lane.index].lose(self._clock())
             failed: list[Member] = []
             if batch is not None:
                 if batch.num_deaths == 0 and self._dead_reason is None:
@@ -151,7 +151,7 @@ class BatchFront:
     def revive(self, lane: Lane) -> None:
         """A worker is there again."""
         with self._changed:
-            self._books[lane.index].is_ready = True
+            self._books[lane.index].revive()
             self._pause.call()
 
     def end(self, reason: str) -> None:
@@ -175,11 +175,13 @@ class BatchFront:
 
     def stats(self, workers: Callable[[WorkerStats], WorkerStats] = lambda worker: worker) -> PredictorStats:
         """Figures of now. workers: adds what only the lanes know, such as process ids."""
+        now = self._clock()
         with self._changed:
             return self._counts.stats(
                 waiting=self._batcher.stats().num_waiting + sum(len(batch.members) for batch in self._again),
                 running=sum(len(book.batch.members) for book in self._books.values() if book.batch is not None),
                 max_batch_size=self._info.max_batch_size,
+                stuck_s=min((book.stuck_s(now) for book in self._books.values()), default=0.0),
                 workers=[workers(book.stats(index)) for index, book in self._books.items()],
             )
 
@@ -247,7 +249,7 @@ class BatchFront:
         if batch is None:
             return None
         index = min(idle, key=lambda index: (self._books[index].compute_s, index))
-        self._books[index].batch = batch
+        self._books[index].begin(batch, now)
         return self._lanes[index], batch
 
     def _again_batch(self) -> Batch | None:

@@ -74,7 +74,7 @@ def ready_endpoint(context: PredictionContext) -> Handler:
 
     def handler(request: Request) -> Response:
         model = _model(context, request, "/ready")
-        ready = model.predictor.is_alive
+        ready = model.why_ill(context.config.max_batch_age_s) is None
         return json_response({"name": model.name, "ready": ready}, status=200 if ready else 503)
 
     return spoken_in_v2(handler)

@@ -50,8 +50,8 @@ class HealthEndpoint:
         if not is_ready:
             return reason or "the gate is closed"
         for model in self._predictors:
-            if not model.predictor.is_alive:
-                return f"the predictor of {model.name} is not running"
+            if (reason := model.why_ill(self._config.max_batch_age_s)) is not None:
+                return reason
         with self._models.lease_all() as models:
             if not models and not len(self._predictors):
                 return "no model is loaded"

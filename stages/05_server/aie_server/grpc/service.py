@@ -66,7 +66,7 @@ class InferenceService:
 
     def _model_ready(self, asked: Values, _: Request) -> Values:
         model = find_version(self.context, asked.get("name", ""), asked.get("version") or None)
-        return {"ready": model.predictor.is_alive}
+        return {"ready": model.why_ill(self.context.config.max_batch_age_s) is None}
 
     def _model(self, asked: Values, _: Request) -> Values:
         model = find_version(self.context, asked.get("name", ""), asked.get("version") or None)
