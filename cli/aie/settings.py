@@ -59,7 +59,7 @@ class ServeSettings:
     kv_memory: str = "768MiB"  # for the KV cache of each model
     kv_dtype: str = "fp32"  # fp32 | fp16 | int8: of the cached keys and values
     prefix_cache: bool = True  # keep the KV blocks of prompts, for requests that begin alike
-    speculate: int = 0  # most tokens guessed ahead of a request and checked in one step; 0: none
+    speculate: int = 8  # most tokens guessed ahead of a request and checked in one step; 0: none
     api_key: str | None = None
     rate_limit: float | None = None  # requests per second and client
     deadline_s: float = 300.0  # a request older than this ends with 504

@@ -38,7 +38,7 @@ class EngineConfig:
     seed: int = 0  # seeds the draws of requests that name no seed; worker i uses seed + i
     warm_up: bool = True  # run a small batch before the first request
     prefix_caching: bool = True  # keep the KV blocks of prompts, for requests that begin alike
-    speculate: int = 0  # most tokens guessed ahead of a request and verified in one step; 0: none
+    speculate: int = 8  # most tokens guessed ahead of a request and checked in one step; 0: none
 
     kv_dtype: KVDtype = "fp32"  # of the cached keys and values; fp16 and int8 hold more tokens and cost some exactness
 
