@@ -100,6 +100,26 @@ def test_a_rows_bits_do_not_depend_on_its_batch(bench, dtype):
         np.testing.assert_array_equal(run_linear(bench, x[row : row + 1], [matrix])[0], whole[row])
 
 
+@pytest.mark.parametrize("dtype", [DType.F32, DType.Q4_1])
+@pytest.mark.parametrize("num_threads", [1, 2, 5])
+def test_hundreds_of_rows_in_blocks_and_by_any_number_of_threads(bench, dtype, num_threads):
+    """Rows are packed for the register tile, and cut into blocks; matrices meet within a tile."""
+    rng = np.random.default_rng(5)
+    parts = [weights(rng, n, 2080, dtype) for n in (16, 40, 23)]
+    x = rng.standard_normal((1021, 2080), dtype=np.float32)
+    plan = bench(max_tokens=len(x), num_threads=num_threads)
+    source, out, swiglu = plan.buffer(x), plan.buffer(width=79), plan.buffer(width=40)
+    packed = [PackedMatrix.pack(plan.lib, m) for m in parts]
+    plan.builder.linear(source, packed, out)
+    plan.builder.swiglu(source, packed[1], packed[1], swiglu)
+    plan.run_tokens(len(x))
+    whole = plan.read(out, len(x))
+    close(whole, np.concatenate([ops.linear(x, m.dequantize()) for m in parts], axis=1))
+    close(plan.read(swiglu, len(x)), ops.silu(whole[:, 16:56]) * whole[:, 16:56])
+    for rows in (slice(1020, 1021), slice(503, 507), slice(700, 730)):
+        np.testing.assert_array_equal(run_linear(bench, x[rows], parts), whole[rows])
+
+
 @pytest.mark.parametrize("num_tokens", [1, 9])
 def test_concatenation_bias_and_residual(bench, num_tokens):
     rng = np.random.default_rng(3)

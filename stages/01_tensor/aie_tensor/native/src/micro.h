@@ -3,7 +3,7 @@
  *   c[r][lane] (+)= sum over k of x[r][k] * b[k][lane]     r < num_rows <= MAX_ROWS, lane < 16 * TILE_PANELS
  *
  * Every element has one accumulator, which takes its k in rising order by fused multiply-adds. So a row's result has the
- * same bits whichever rows share its tile, and gemv in matmul.c keeps the same order: batching changes nothing. */
+ * same bits whichever rows share its tile, and gemv.c keeps the same order: batching changes nothing. */
 #ifndef AIE_MICRO_H
 #define AIE_MICRO_H
 
@@ -37,5 +37,15 @@ static inline void micro_rows(int num_rows, int num_panels, const float *x, ptrd
         row += rows;
     }
 }
+
+/* Bytes that are wanted soon: a tile asks the second cache for `step` of them with each k, panel by panel. */
+typedef struct {
+    const uint8_t *at[TILE_PANELS];
+    ptrdiff_t step;
+} Ahead;
+
+/* The same with panels [k][16], and x either as above or, with ldx = 0, packed as [k][MAX_ROWS]. */
+void micro_ahead(int num_rows, int num_panels, const float *x, ptrdiff_t ldx, const float *const panels[], int num_k,
+                 float *c, ptrdiff_t ldc, int accumulate, const Ahead *ahead);
 
 #endif

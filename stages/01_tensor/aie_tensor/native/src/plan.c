@@ -77,6 +77,7 @@ AIE_EXPORT void aie_plan_free(Plan *plan) {
     if (plan->pool) pool_destroy(plan->pool);
     for (int i = 0; plan->scratch && i < plan->spec.num_threads; i++) free(plan->scratch[i]);
     free(plan->scratch);
+    free(plan->packed_rows);
     free(plan->kind_ns);
     free(plan->kind_calls);
     free((void *)plan->spec.ops);
@@ -86,16 +87,29 @@ AIE_EXPORT void aie_plan_free(Plan *plan) {
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 static size_t thread_scratch_bytes(const PlanSpec *spec) {
-    size_t floats = larger(linear_scratch_floats(spec->max_tokens), attention_scratch_floats(spec->max_group, spec->max_head_dim));
+    size_t floats = larger(linear_scratch_floats(), attention_scratch_floats(spec->max_group, spec->max_head_dim));
     for (const Op *op = spec->ops; op < spec->ops + spec->num_ops; op++)
         if (op->kind == OP_CONV) floats = larger(floats, conv_scratch_floats(op));
         else if (op->kind >= OP_SOFTMAX && op->kind <= OP_TOP_K) floats = larger(floats, strip_scratch_floats(op));
     return sizeof(float) * floats;
 }
 
+/* What all threads share: rows packed for a product, and what is fetched ahead behind the last of them. */
+static size_t shared_scratch_bytes(const PlanSpec *spec) {
+    size_t floats = 0;
+    for (const Op *op = spec->ops; op < spec->ops + spec->num_ops; op++)
+        if (op->kind == OP_LINEAR || op->kind == OP_SWIGLU) floats = larger(floats, packed_rows_floats(op, spec->max_tokens));
+    return sizeof(float) * (floats + 512);
+}
+
 /* What the threads of such a plan hold together, for whoever keeps the books of memory. */
 AIE_EXPORT int64_t aie_plan_scratch_bytes(const PlanSpec *spec) {
-    return (int64_t)thread_scratch_bytes(spec) * spec->num_threads;
+    return (int64_t)(thread_scratch_bytes(spec) * (size_t)spec->num_threads + shared_scratch_bytes(spec));
+}
+
+static float *aligned_area(size_t bytes) {
+    void *area = NULL;
+    return posix_memalign(&area, 64, bytes) == 0 ? area : NULL;
 }
 
 /* Copies the operators; what they point to stays the caller's. NULL when memory or threads are refused. */
@@ -112,11 +126,8 @@ AIE_EXPORT Plan *aie_plan_create(const PlanSpec *spec) {
     int ok = ops && plan->scratch && plan->kind_ns && plan->kind_calls;
     if (ops) memcpy(ops, spec->ops, ops_bytes);
     size_t bytes = thread_scratch_bytes(spec);
-    for (int i = 0; ok && i < spec->num_threads; i++) {
-        void *area = NULL;
-        ok = posix_memalign(&area, 64, bytes) == 0;
-        if (ok) plan->scratch[i] = area;
-    }
+    for (int i = 0; ok && i < spec->num_threads; i++) ok = (plan->scratch[i] = aligned_area(bytes)) != NULL;
+    ok = ok && (plan->packed_rows = aligned_area(shared_scratch_bytes(spec)));
     if (ok) plan->pool = pool_create(spec->num_threads);
     if (plan->pool) return plan;
     aie_plan_free(plan);

@@ -69,6 +69,7 @@ typedef struct Plan {
     const Step *step;
     Pool *pool;
     float **scratch;    /* one area per thread */
+    float *packed_rows; /* of the product under way, see matmul.c */
     int64_t *kind_ns;   /* [NUM_KINDS], thread 0's time, waiting included */
     int64_t *kind_calls;
 } Plan;
@@ -82,7 +83,8 @@ typedef struct {
     Ticket ticket; /* where this thread is among the pieces of work */
 } Context;
 
-size_t linear_scratch_floats(int max_tokens);
+size_t linear_scratch_floats(void);
+size_t packed_rows_floats(const Op *, int max_tokens);
 size_t attention_scratch_floats(int max_group, int head_dim);
 
 /* Each of these is called by all threads at once and shares the work out by pool_claim. */
