@@ -3,8 +3,9 @@
 - min_p, top_k and top_p all keep a *prefix* of the row sorted from likely to unlikely. So a filter is a number, the
   length of the prefix, and the three compose by shortening it.
 - Sorting 49152 numbers to look at the first fifty is waste. Every token above any threshold is a prefix too, whatever
-  the threshold. One is guessed from a sample of the row so that about `_LADDER[0]` tokens pass; only those are sorted,
-  and if a filter wanted more, eight times as many are, and in the end the whole row. min_p says the threshold itself.
+  the threshold. One is guessed from a sample of the row so that about a thousand tokens pass, or fewer for a small
+  top_k; only those are sorted, and if a filter wanted more, eight times as many are, and in the end the whole row.
+  min_p says the threshold itself.
 - typical_p (Meister, Pimentel, Wiher, Cotterell 2023, "Locally typical sampling") keeps a prefix of another order: from
   those whose surprisal −log p is closest to its mean, the entropy, until they have that probability together. What has
   probability 0 has no surprisal and is never kept.
@@ -26,7 +27,7 @@ __all__ = ["candidates", "filtered", "weigh"]
 
 IndexArray = npt.NDArray[np.intp]
 
-_LADDER = (1024, 8192)
+_FEW, _LADDER = 256, (1024, 8192)
 _STRIDE = 16  # one of so many numbers is looked at to guess the threshold
 
 
@@ -82,7 +83,9 @@ def _likely(row: Float32Array, largest: np.float32, wish: SamplingParams) -> tup
 
 def _likeliest(row: Float32Array, largest: np.float32, wish: SamplingParams) -> tuple[IndexArray, Float32Array]:
     """Ids and weights that pass top_k. Logits and weights have the same order."""
-    for around in (*_LADDER, len(row)):
+    for around in (_FEW, *_LADDER, len(row)):
+        if around < 4 * wish.top_k and around < len(row):
+            continue  # too few of them might pass
         ids = candidates(row, around)
         if len(ids) > wish.top_k:
             break
