@@ -1,8 +1,11 @@
 """Token events to text: characters cut in half, stop tokens, log-probabilities in step with held-back text."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from aie_engine import TokenEvent, TokenLogprobs
 from aie_server.text_output import OutputOptions, TextOutput
@@ -62,3 +65,40 @@ def test_logprobs_of_the_ending_token_are_left_out(tokenizer: Any) -> None:
     output = TextOutput(tokenizer, OutputOptions(with_logprobs=True))
     delta = output.push(event((104, 256), finish_reason="stop", stop_token_id=256))
     assert [item.scores.token_id for item in delta.scored] == [104]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # a tokenizer remembers nothing
+@given(
+    prompt=st.text("ab", min_size=1, max_size=5),
+    answer=st.text("ab", max_size=12),
+    stops=st.lists(st.text("ab", min_size=1, max_size=3), max_size=2).map(tuple),
+    min_tokens=st.integers(0, 14),
+    cuts=st.lists(st.integers(0, 12), max_size=4),
+    echo=st.booleans(),
+    with_logprobs=st.booleans(),
+)
+def test_any_cut_into_events_gives_the_same_text(
+    tokenizer: Any, prompt: str, answer: str, stops: tuple[str, ...], min_tokens: int, cuts: list[int], echo: bool,
+    with_logprobs: bool,
+) -> None:  # fmt: skip
+    """One token per character: the prompt, what comes before min_tokens, and the rest up to the first stop string."""
+    options = OutputOptions(stop=stops, echo=echo, with_logprobs=with_logprobs, min_tokens=min_tokens)
+    output = TextOutput(tokenizer, options, tuple(prompt.encode()))
+    scores = tuple(TokenLogprobs(token, -2.0) for token in prompt.encode()[1:])
+    deltas = [output.push(TokenEvent("r", prompt_logprobs=scores if with_logprobs else ()))]
+    bounds = [0, *sorted(min(cut, len(answer)) for cut in cuts), len(answer)]
+    for begin, end in pairwise(bounds):
+        if deltas[-1].finish_reason is None:
+            reason: Any = "length" if end == len(answer) else None
+            deltas.append(output.push(event(answer[begin:end].encode(), finish_reason=reason)))
+    free, rest = answer[:min_tokens], answer[min_tokens:]
+    ends = [(rest.index(stop) + len(stop), -len(stop)) for stop in stops if stop in rest]
+    expected = free + (rest[: sum(min(ends))] if ends else rest)
+    assert "".join(delta.text for delta in deltas) == (prompt if echo else "") + expected
+    last = [delta.finish_reason for delta in deltas if delta.finish_reason is not None]
+    assert last == ["stop" if ends else "length"]
+    if with_logprobs:
+        scored = [item for delta in deltas for item in delta.scored]
+        assert [chr(item.scores.token_id) for item in scored] == list((prompt if echo else "") + expected)
+        assert [item.offset for item in scored] == list(range(len(scored)))
+        assert [item.has_chance for item in scored] == [not (echo and i == 0) for i in range(len(scored))]
