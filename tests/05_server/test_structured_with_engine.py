@@ -212,6 +212,25 @@ def test_a_required_tool_is_called_with_arguments_of_its_schema(client: openai.O
     )
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_arguments_that_are_cut_are_cut(client: openai.OpenAI, stream: bool) -> None:
+    answer: Any = client.chat.completions.create(
+        model="tiny", messages=MESSAGES, tools=TOOLS, seed=4, max_tokens=40, stream=stream,
+        tool_choice={"type": "function", "function": {"name": "add"}},
+    )  # fmt: skip
+    if stream:
+        chunks = [chunk.choices[0] for chunk in answer]
+        functions = [part.function for chunk in chunks for part in chunk.delta.tool_calls or []]
+        arguments, reason = "".join(function.arguments for function in functions), chunks[-1].finish_reason
+    else:
+        arguments = answer.choices[0].message.tool_calls[0].function.arguments
+        reason = answer.choices[0].finish_reason
+    assert reason == "length"
+    assert arguments.startswith('{"name"')
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(arguments)
+
+
 def test_the_named_tool_is_called_in_a_stream(client: openai.OpenAI) -> None:
     stream = client.chat.completions.create(
         model="tiny", messages=MESSAGES, tools=TOOLS, seed=4, max_tokens=180, stream=True,
@@ -220,6 +239,7 @@ def test_the_named_tool_is_called_in_a_stream(client: openai.OpenAI) -> None:
     chunks = [chunk.choices[0] for chunk in stream]
     parts = [part.function for chunk in chunks for part in chunk.delta.tool_calls or []]
     assert parts[0] is not None and parts[0].name == "add"
+    assert len(parts) > 5, "arguments come as they are written"
     assert is_person("".join(part.arguments or "" for part in parts if part is not None))
     assert chunks[-1].finish_reason == "tool_calls"
     assert not any(chunk.delta.content for chunk in chunks)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aie_server.api.tool_calls import Call, CallReader, LeadingReader, MarkedReader, read_calls
+from aie_server.api.forced_calls import ForcedReader
+from aie_server.api.tool_calls import Call, CallReader, LeadingReader, MarkedReader, More, Piece, read_calls
 
 NAMES = {"weather", "add"}
 WEATHER = '{"name": "weather", "arguments": {"city": "Köln"}}'
@@ -20,13 +21,17 @@ def marked(**options: int) -> MarkedReader:
 
 
 def read(reader: CallReader, *texts: str) -> list[str | Call]:
-    """What came out, words in one piece."""
+    """What came out, words in one piece and arguments, too."""
     pieces: list[str | Call] = []
     for piece in [piece for text in texts for piece in reader.push(text)] + reader.finish():
-        assert piece, "an empty piece"
-        if isinstance(piece, str) and pieces and isinstance(pieces[-1], str):
-            pieces[-1] += piece
+        last = pieces[-1] if pieces else None
+        if isinstance(piece, More):
+            assert isinstance(last, Call) and piece.arguments, "an empty piece, or of no call"
+            pieces[-1] = Call(last.name, last.arguments + piece.arguments)
+        elif isinstance(piece, str) and isinstance(last, str):
+            pieces[-1] = last + piece
         else:
+            assert piece, "an empty piece"
             pieces.append(piece)
     return pieces
 
@@ -109,6 +114,34 @@ def test_leading_calls(text: str, pieces: list[str | Call]) -> None:
 def test_calls_up_to_the_end_of_the_answer() -> None:
     reader = MarkedReader(NAMES, "[TOOL_CALLS]", "")
     assert read(reader, f"Now [TOOL_CALLS] [{ADD}]") == ["Now", CALLS[ADD]]
+
+
+FORCED = [
+    ("", []),
+    ("words of another engine", ["words of another engine"]),
+    (f"<tool_call>\n{WEATHER}\n</tool_call>", [Call("weather", '{"city": "Köln"}')]),
+    (f"<tool_call>[{ADD}, {WEATHER}]</tool_call>", [Call("add", '{"a": 1, "b": [2, "x"]}'),
+                                                    Call("weather", '{"city": "Köln"}')]),
+    ('{"name": "add", "arguments":  {"a": "}\\"{\\\\"}}', [Call("add", '{"a": "}\\"{\\\\"}')]),
+    ('{"name": "add", "arguments": {"a": "{\\"name\\": \\"add\\"', [Call("add", '{"a": "{\\"name\\": \\"add\\"')]),
+    ('{"name": "add", "arguments": ', [Call("add", "")]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "pieces"), FORCED)
+def test_forced_calls(text: str, pieces: list[str | Call]) -> None:
+    assert read(ForcedReader(NAMES, "arguments"), text) == pieces
+    assert read(ForcedReader(NAMES, "arguments"), *text) == pieces
+
+
+def test_forced_arguments_go_out_as_they_come() -> None:
+    reader = ForcedReader(NAMES, "arguments")
+    assert reader.push('<tool_call>\n{"name": "add", "argum') == []
+    news: list[Piece] = [Call("add", ""), More('{"a"')]
+    assert reader.push('ents": {"a"') == news
+    assert reader.push(": [1, 2") == [More(": [1, 2")]
+    assert reader.push("]}}\n</tool") == [More("]}")]
+    assert reader.push("_call>") == []
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from aie_engine import AieError, TokenLogprobs
 from aie_server.api.generation import Choice, Generation
 from aie_server.api.sampling import StreamOptions
-from aie_server.api.tool_calls import Call, CallReader, NewReader
+from aie_server.api.tool_calls import Call, CallReader, NewReader, Piece
 from aie_server.api.wire import (
     DONE,
     ChunkWriter,
@@ -91,7 +91,9 @@ class Answer:
             message: dict[str, object] = {"role": "assistant", "content": text, "refusal": None}
             if answer.calls:
                 message["content"] = text or None
-                message["tool_calls"] = [call_object(new_call_id(), call) for call in answer.calls]
+                message["tool_calls"] = [
+                    call_object(new_call_id(), name, "".join(arguments)) for name, arguments in answer.calls
+                ]
             content = {"message": message}
         return {"index": answer.index, **content, "logprobs": logprobs, "finish_reason": answer.finish_reason}
 
@@ -172,17 +174,19 @@ class _Whole:
     index: int
     reader: CallReader | None
     texts: list[str] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
+    calls: list[tuple[str, list[str]]] = field(default_factory=list)  # names, and pieces of their arguments
     scored: list[ScoredToken] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
 
     def take(self, delta: Delta) -> None:
         for piece in _pieces_of(delta, self.reader):
-            if isinstance(piece, Call):
-                self.calls.append(piece)
-            else:
+            if isinstance(piece, str):
                 self.texts.append(piece)
+            elif isinstance(piece, Call):
+                self.calls.append((piece.name, [piece.arguments]))
+            else:
+                self.calls[-1][1].append(piece.arguments)
         self.scored += delta.scored
         self.token_ids += delta.token_ids
         self.finish_reason = _reason(delta.finish_reason, bool(self.calls))
@@ -200,17 +204,21 @@ class _Streamed:
         """Words before the first call of this delta, events of all that comes behind them, and how it ended."""
         text, events = "", b""
         for piece in _pieces_of(delta, self.reader):
+            if isinstance(piece, str):
+                if events:
+                    events += self.writer.text(piece)
+                else:
+                    text += piece
+                continue
             if isinstance(piece, Call):
-                events += self.writer.call(self.num_calls, new_call_id(), piece)
+                events += self.writer.call(self.num_calls, new_call_id(), piece.name)
                 self.num_calls += 1
-            elif events:
-                events += self.writer.text(piece)
-            else:
-                text += piece
+            if piece.arguments:
+                events += self.writer.arguments(self.num_calls - 1, piece.arguments)
         return text, events, _reason(delta.finish_reason, self.num_calls > 0)
 
 
-def _pieces_of(delta: Delta, reader: CallReader | None) -> list[str | Call]:
+def _pieces_of(delta: Delta, reader: CallReader | None) -> list[Piece]:
     if reader is None:
         return [delta.text]
     pieces = reader.push(delta.text)

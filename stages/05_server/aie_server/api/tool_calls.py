@@ -14,7 +14,7 @@ import msgspec
 
 from aie_server.api.structured import json_text
 
-__all__ = ["Call", "CallReader", "LeadingReader", "MarkedReader", "NewReader"]
+__all__ = ["Call", "CallReader", "LeadingReader", "MarkedReader", "More", "NewReader", "Piece"]
 
 _decode = msgspec.json.Decoder().decode
 _ARGUMENTS: Final = ("arguments", "parameters")  # families disagree on the name
@@ -28,7 +28,14 @@ class Call:
     arguments: str
 
 
-Piece = str | Call
+@dataclass(frozen=True, slots=True)
+class More:
+    """More of the arguments of the call before it."""
+
+    arguments: str
+
+
+Piece = str | Call | More
 
 
 class CallReader(Protocol):

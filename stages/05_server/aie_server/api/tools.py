@@ -7,6 +7,7 @@ from typing import Final
 
 from aie_engine import ConstraintSpec, InvalidInputError, check_constraint
 from aie_server.api.fields import Fields
+from aie_server.api.forced_calls import ForcedReader
 from aie_server.api.structured import Form
 from aie_server.api.tool_calls import CallReader
 from aie_server.api.tool_formats import Function, ToolFormat, find_format
@@ -33,6 +34,8 @@ class ToolUse:
 
     def reader(self) -> CallReader:
         """For one choice."""
+        if self.is_forced:
+            return ForcedReader([function.name for function in self.functions], self.format.key)
         return self.format.reader(self.functions, max_calls=None if self.several else 1)
 
     def constraint(self, form: Form | None, tokenizer: Tokenizer, config: ServerConfig) -> ConstraintSpec | None:

@@ -14,7 +14,6 @@ import msgspec
 
 from aie_engine import TokenLogprobs
 from aie_server.api.generation import Usage
-from aie_server.api.tool_calls import Call
 from aie_server.served import Tokenizer, safe_token_bytes
 from aie_server.text_output import ScoredToken
 
@@ -134,12 +133,13 @@ class ChunkWriter:
             )
         )
 
-    def call(self, number: int, call_id: str, call: Call) -> bytes:
-        """Two chunks: which function is called, then with what arguments."""
-        function = {"name": call.name, "arguments": ""}
-        begin = {"index": number, "id": call_id, "type": "function", "function": function}
-        rest = {"index": number, "function": {"arguments": call.arguments}}
-        return self._call(begin) + self._call(rest)
+    def call(self, number: int, call_id: str, name: str) -> bytes:
+        """A function is called; `arguments` follow, with the same number."""
+        function = {"name": name, "arguments": ""}
+        return self._call({"index": number, "id": call_id, "type": "function", "function": function})
+
+    def arguments(self, number: int, text: str) -> bytes:
+        return self._call({"index": number, "function": {"arguments": text}})
 
     def _call(self, part: object) -> bytes:
         delta = b'"delta":{"tool_calls":[%b]}' % _encode(part)
@@ -152,9 +152,9 @@ class ChunkWriter:
         return self._end if usage is None else b',"usage":%b}\n\n' % _encode(usage_object(usage))
 
 
-def call_object(call_id: str, call: Call) -> dict[str, object]:
+def call_object(call_id: str, name: str, arguments: str) -> dict[str, object]:
     """A call in a whole answer."""
-    return {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def new_call_id() -> str:
