@@ -112,7 +112,7 @@ def test_a_finished_request_in_full(harness: Any) -> None:
     first, second = found["choices"]
     assert first["total_us"] == sum(first["phases_us"].values()) >= 9500
     assert first["engine"]["held_by"] == [{"who": "stranger-9", "us": 700, "blocks": 12}]
-    assert first["engine"]["stalled_by"] == [{"who": "mine", "us": 300}]
+    assert first["engine"]["stalled_by"] == [{"who": "mine#1", "us": 300}]
     assert (first["engine"]["prompt_tokens"], first["engine"]["generated_tokens"]) == (2, 5)
     assert first["finish_reason"] == second["finish_reason"] == "stop" and first["first_token_us"] > 0
     assert second["engine"] is None and "forgotten" in second["why_no_engine"]

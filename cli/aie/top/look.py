@@ -126,7 +126,7 @@ def _reason(error: Exception) -> str:
         return f"no answer within {_TIMEOUT_S:g} s"
     if isinstance(error, OSError) and error.errno and error.errno > 0 and not isinstance(error, socket.gaierror):
         return os.strerror(error.errno)  # asyncio's own text says it in Python
-    return printable(getattr(error, "strerror", None) or str(error) or type(error).__name__)
+    return str(printable(getattr(error, "strerror", None) or str(error) or type(error).__name__))
 
 
 def _refusal(endpoint: Endpoint, status: int, document: object, path: str = "/debug/requests") -> str:

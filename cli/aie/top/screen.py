@@ -18,6 +18,8 @@ from aie.top.words import bar, count, duration, largest_phases, percent, who_hel
 __all__ = ["draw", "plain_lines"]
 
 _NAMES = {"ttft": "first token", "itl": "between tokens", "e2e": "whole"}
+_WORTH_A_NAME = 0.02  # of a request's time
+
 _REASONS = {
     "batch_full": "the batch is full",
     "budget": "the tokens of a step go to others",
@@ -209,11 +211,13 @@ def _token_counts(entry: Mapping[str, Any]) -> str:
 
 
 def _where(entry: Mapping[str, Any]) -> str:
-    parts = [largest_phases(entry.get("phases_us", {}))]
-    phases = entry.get("phases_us", {})
-    if entry.get("held_by") and phases.get("blocks", 0) + phases.get("preempted", 0) + phases.get("prefix", 0):
+    """The phases, and who is to blame for those that weigh something."""
+    phases: Mapping[str, int] = entry.get("phases_us", {})
+    least_us = entry.get("total_us", 0) * _WORTH_A_NAME
+    parts = [largest_phases(phases)]
+    if entry.get("held_by") and sum(phases.get(phase, 0) for phase in ("blocks", "prefix", "preempted")) > least_us:
         parts.append(f"held by {who_held(entry['held_by'], 2)}")
-    if entry.get("stalled_by"):
+    if entry.get("stalled_by") and phases.get("stalled", 0) > least_us:
         parts.append(f"stalled by {who_stalled(entry['stalled_by'], 2)}")
     if entry.get("preemptions"):
         parts.append(f"preempted {entry['preemptions']} times" if entry["preemptions"] > 1 else "preempted once")

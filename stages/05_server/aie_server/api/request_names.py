@@ -21,7 +21,10 @@ class Names:
     def __init__(self, traces: Iterable[RequestTrace], client_key: str | None) -> None:
         self._client_key = client_key
         self._known = {
-            choice.engine_id: trace.request_id for trace in traces if self.may_see(trace) for choice in trace.choices
+            choice.engine_id: trace.request_id if len(trace.choices) == 1 else f"{trace.request_id}#{choice.index}"
+            for trace in traces
+            if self.may_see(trace)
+            for choice in trace.choices
         }
 
     def may_see(self, trace: RequestTrace) -> bool:
