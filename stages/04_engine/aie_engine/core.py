@@ -249,7 +249,7 @@ class EngineCore:
             if self._speculator is not None:
                 self._speculator.settle(member, num_right, num_checked)
         if fault is not None:
-            self._scheduler.cancel(member.request_id)  # at once: what this step has stored of it is nothing to keep
+            self._scheduler.fail(member.request_id)  # at once, and with all it has computed: nobody may be given that
             self._fail(member.request_id, fault)
             return None
         return event
@@ -259,7 +259,7 @@ class EngineCore:
         self._counters.failed_steps += 1
         self._num_failed_in_row += 1
         for chunk in plan.chunks:
-            self._scheduler.cancel(chunk.request_id)
+            self._scheduler.fail(chunk.request_id)
             self._fail(chunk.request_id, fault_info(error))
         if self._num_failed_in_row >= MAX_FAILED_STEPS:
             self.die(f"The engine gave up after {MAX_FAILED_STEPS} failed steps in a row ({type(error).__name__}).")
