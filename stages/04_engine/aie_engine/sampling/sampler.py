@@ -1,4 +1,8 @@
-"""From logits to tokens, for all rows of a step at once: steer, draw, score.
+"""From logits to tokens, for all rows of a step at once: look for the largest, steer, draw, score.
+
+Who is greedy and wishes nothing else costs its share of one look for the largest. Every other step is taken only for
+the rows that want it: moving logits for all of them together, drawing and scoring row by row, since a row's V numbers
+fit into a core's cache and those of all rows do not.
 
 Axes: R rows, V vocabulary.
 """
@@ -7,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from aie_engine.requests import TokenLogprobs
 from aie_engine.sampling.draws import draw, random_numbers
 from aie_engine.sampling.logprobs import score
 from aie_engine.sampling.rows import ArgmaxRows, Float32Array, SampleOutput, SampleRow, numpy_argmax
@@ -24,31 +29,41 @@ def sample(logits: Float32Array, rows: Sequence[SampleRow], *, argmax: ArgmaxRow
     assert len(logits) == len(rows), f"{len(logits)=} {len(rows)=}"
     token_ids, largest = _best(logits, argmax)
     failed = frozenset(np.flatnonzero(~np.isfinite(largest)).tolist())
-    stuck: frozenset[int] = frozenset()
-    sources: dict[int, Float32Array] = {}  # of steered rows
-    steered = [r for r, row in enumerate(rows) if row.is_steered and r not in failed]
-    if steered:
-        changed = logits[steered]  # a copy
-        with np.errstate(over="ignore"):
-            steer(changed, [rows[r] for r in steered])
-        best, peaks = _best(changed, argmax)
-        largest[steered] = peaks
-        for r, token_id in zip(steered, best, strict=True):
-            token_ids[r] = token_id
-        sources = dict(zip(steered, changed, strict=True))
-        stuck = frozenset(r for r, peak in zip(steered, peaks, strict=True) if not np.isfinite(peak))
+    moved, stuck = _steer(logits, rows, failed, token_ids, largest, argmax)
     without = failed | stuck
     drawing = [r for r, row in enumerate(rows) if not row.params.is_greedy and r not in without]
-    if drawing:
+    scored = [r for r, row in enumerate(rows) if row.params.logprobs is not None and r not in without]
+    logprobs: list[TokenLogprobs | None] = [None] * len(rows)
+    if drawing or scored:
         scratch = np.empty(logits.shape[1], np.float32)
         with np.errstate(over="ignore"):
             for r, u in zip(drawing, random_numbers([rows[r] for r in drawing]), strict=True):
-                token_ids[r] = draw(sources.get(r, logits[r]), rows[r].params, largest[r], u, scratch)
-    logprobs = [
-        None if row.params.logprobs is None or r in without else score(logits[r], token_ids[r], row.params.logprobs)
-        for r, row in enumerate(rows)
-    ]
+                token_ids[r] = draw(moved.get(r, logits[r]), rows[r].params, largest[r], u, scratch)
+        for r in scored:
+            logprobs[r] = score(logits[r], token_ids[r], rows[r].params.logprobs or 0, scratch=scratch)
     return SampleOutput(token_ids, logprobs, failed, stuck)
+
+
+def _steer(
+    logits: Float32Array,
+    rows: Sequence[SampleRow],
+    failed: frozenset[int],
+    token_ids: list[int],
+    largest: Float32Array,
+    argmax: ArgmaxRows,
+) -> tuple[dict[int, Float32Array], frozenset[int]]:
+    """Move copies of the rows that wish for it, and look anew for their largest. Gives the copies by row, and the rows
+    in which no token is left."""
+    steered = [r for r, row in enumerate(rows) if row.is_steered and r not in failed]
+    if not steered:
+        return {}, frozenset()
+    changed = logits[steered]
+    with np.errstate(over="ignore"):
+        steer(changed, [rows[r] for r in steered])
+    best, largest[steered] = _best(changed, argmax)
+    for r, token_id in zip(steered, best, strict=True):
+        token_ids[r] = token_id
+    return dict(zip(steered, changed, strict=True)), frozenset(r for r in steered if not np.isfinite(largest[r]))
 
 
 def _best(logits: Float32Array, argmax: ArgmaxRows) -> tuple[list[int], Float32Array]:
