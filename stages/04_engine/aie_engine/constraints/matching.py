@@ -29,7 +29,8 @@ Mask = npt.NDArray[np.uint32]  # [W]; bit t % 32 of word t // 32 is set where to
 SPACING: Final[Mapping[str, object]] = {"whitespace_pattern": r"[ \n\r\t]{1,32}"}
 
 _MAX_KEPT: Final = 32  # compiled constraints; clients ask for the same one again and again
-_MAX_LEXER_STATES: Final = 50_000  # of some 2 kB each, so 100 MB for the worst request, not 500
+# Well below the defaults of the library: no ordinary schema comes near, and the worst expression delays a step less.
+_LIMITS: Final = {"max_lexer_states": 50_000, "step_lexer_fuel": 50_000, "step_max_items": 20_000}
 _MAX_REASON_CHARS: Final = 300
 
 
@@ -100,7 +101,7 @@ class ConstraintMaker:
         library = load_library()
         self._library = library
         self._tokenizer = library_tokenizer(tokenizer, vocab_size, eos_token_ids)
-        self._limits = library.LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
+        self._limits = library.LLParserLimits(**_LIMITS, verbose_errors=False)
         self._num_words = -(-vocab_size // 32)
         self._kept: OrderedDict[tuple[str, str], TokenMatcher] = OrderedDict()
         self._lock = threading.Lock()
