@@ -6,11 +6,10 @@ tokens, read 500 a step, would hold everybody up by half a second, again and aga
     all prompts together get at most `max_prefill_tokens` a step, and
     a prompt longer than that is read in slices, about twice as many tokens as there are streams that decode.
 
-A token costs about the same in either, or less in a prompt, so the streams are slowed down to a third at worst, and
-more than one stream in three steps of the machine goes on reading. Attention comes on top: at `DEPTH` tokens it costs
-a token as much as everything else (as for SmolLM2-135M), so slices get thinner as the prompt goes on. And each further
-request that waits for its first token makes the slices thicker: one must not hold up sixteen, but neither should
-sixteen streams hold up forty prompts.
+A token costs about the same in either, or less in a prompt, so a dozen streams or more are slowed down to a third at
+worst. Attention comes on top: at `DEPTH` tokens it costs a token as much as everything else (as for SmolLM2-135M), so
+slices get thinner as the prompt goes on. And each further request that waits for its first token makes them thicker:
+one must not hold up sixteen, but neither should two streams hold up forty prompts.
 
 Short prompts go whole: cutting them would cost their own first token more than it brings the others.
 """
