@@ -24,6 +24,7 @@ from aie_engine import (
     RequestCancelledError,
     RequestTooLongError,
 )
+from aie_engine.errors import NotFiniteError
 from aie_engine.predictors.batching import make_batcher
 from aie_engine.predictors.books import Member
 from aie_engine.predictors.build import build_predictor
@@ -540,7 +541,8 @@ def test_an_error_of_ours_stays_what_it_is_and_not_a_number_is_none():
     result, _ = chain(2, 3, InvalidInputError)
     assert [type(item) for item in result.items] == [InvalidInputError, InvalidInputError, dict]
     result, runs = chain(1, 3)
-    assert "y holds NaN" in str(result.items[0]) and len(runs) == 1
+    assert isinstance(error := result.items[0], NotFiniteError) and len(runs) == 1
+    assert (error.status, error.code) == (422, "not_finite") and "y, which it computes of them, holds NaN" in str(error)
     assert result.items[2]["y"].tolist() == [2.0]
 
 

@@ -11,6 +11,7 @@
         ├── ConstraintError     400  exit 2   a schema, expression or grammar that is wrong or leads nowhere
         ├── UnsupportedOpError  400  exit 2   the model's graph has an operator that these kernels do not know
         ├── ProcessingError     400  exit 2   processing.toml beside a predictor is not what it must be
+        ├── NotFiniteError      422  exit 2   the input is finite, what the model makes of it is not
         ├── ImageError          400  exit 2   bytes that are no image we read, or one that is too large
         └── ModelCheckError     400  exit 2   the model loads, but what it answers is wrong
 
@@ -26,6 +27,7 @@ __all__ = [
     "DeadlinePassedError",
     "EngineDeadError",
     "ModelCheckError",
+    "NotFiniteError",
     "PredictionFailedError",
     "RequestCancelledError",
     "UnsupportedOpError",
@@ -47,9 +49,17 @@ class EngineDeadError(AieError):
 
 
 class PredictionFailedError(AieError):
-    """The model raised, or gave no numbers, for one input also when computed alone. Its batch-mates are not touched."""
+    """The model raised for one input, also when computed alone. Its batch-mates are not touched."""
 
     code = "prediction_failed"
+
+
+class NotFiniteError(InvalidInputError):
+    """Every number of the input is finite, but on its way through the model one became NaN or infinite, which no answer
+    in JSON can hold: usually values far beyond those that it was trained on."""
+
+    status = 422
+    code = "not_finite"
 
 
 class RequestCancelledError(AieError):

@@ -93,3 +93,20 @@ def images(tmp_path: Path) -> Callable[..., Pipeline]:
         )
 
     return make
+
+
+@pytest.fixture
+def detector(tmp_path: Path) -> Callable[..., Pipeline]:
+    """Three boxes `b`, and for each of them three scores `s`."""
+
+    def make(step: str, more: str = "") -> Pipeline:
+        return write_model(
+            tmp_path,
+            inputs={"x": ["B", 3, 4], "y": ["B", 3, 3]},
+            nodes=[{"name": "b", "op": "relu", "inputs": ["x"]}, {"name": "s", "op": "relu", "inputs": ["y"]}],
+            weights={"none": (1,)},
+            processing=f"{more}\noutput = [{step}]",
+            outputs=("b", "s"),
+        )
+
+    return make

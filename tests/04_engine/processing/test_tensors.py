@@ -48,3 +48,16 @@ def test_bad_tensors_in_json(datatype: str, shape: list[int], data: object) -> N
 def test_bad_tensors_in_bytes(datatype: str, shape: list[int], data: bytes) -> None:
     with pytest.raises(InvalidInputError):
         tensor_from_bytes("x", datatype, shape, data)
+
+
+def test_whole_numbers_of_64_bits_in_json() -> None:
+    """NumPy makes floats of a list in which one number needs the last bit and another does not."""
+    most = 2**64 - 1
+    for data in ([most], [1, most], [2**63, 1, 0], [2**63 - 1, 2**63]):
+        assert tensor_from_json("x", "UINT64", [len(data)], data).array.tolist() == data
+    assert tensor_from_json("x", "UINT64", [2, 1], [[1], [most]]).array.tolist() == [[1], [most]]
+    for wrong in ([2**64], [2**63, -1], [2**63, 1.5], [2**63, 1.0]):
+        with pytest.raises(InvalidInputError, match="x"):
+            tensor_from_json("x", "UINT64", [len(wrong)], wrong)
+    with pytest.raises(InvalidInputError, match="INT64"):
+        tensor_from_json("x", "INT64", [2], [2**63, -1])

@@ -164,9 +164,26 @@ def test_scores_stay_finite_and_alone_is_as_in_company(rows: Callable[..., Pipel
     assert all(0 <= label.score <= 1 for labels in together for label in labels)
 
 
-def test_boxes(rows: Callable[..., Pipeline]) -> None:
+@pytest.mark.parametrize(
+    ("step", "match"),
+    [
+        ('{step = "boxes", boxes = "b", scores = "t"}', "scores names 't'; the model gives b, s"),
+        ('{step = "boxes", boxes = "a", scores = "s"}', "boxes names 'a'"),
+        ('{step = "boxes", boxes = "s", scores = "s"}', r"boxes must be \[N, 4\] for an input; s is \[3, 3\]"),
+        ('{step = "pool"}', "pool wants a vector per token"),
+        ('{step = "box"}', "'box'"),
+    ],
+)
+def test_output_steps_for_another_model(detector: Callable[..., Pipeline], step: str, match: str) -> None:
+    with pytest.raises(ProcessingError, match=match):
+        detector(step)
+
+
+def test_boxes(detector: Callable[..., Pipeline]) -> None:
     step = '{step = "boxes", boxes = "b", scores = "s", form = "cxcywh", threshold = 0.3}'
-    reader = Reader(rows(f'labels = ["cat", "dog", "cow"]\noutput = [{step}]'))
+    pipeline = detector(step)
+    pipeline.labels = ("cat", "dog", "cow")
+    reader = Reader(pipeline)
     boxes = np.asarray([[5, 5, 2, 2], [5.1, 5, 2, 2], [20, 20, 4, 4]], np.float32)
     scores = np.asarray([[0.9, 0.1], [0.8, 0.1], [0, 0.5]], np.float32)
     for form in (scores, scores.T):

@@ -2,6 +2,7 @@
 
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -345,3 +346,42 @@ def test_more_calls_than_there_may_be(client: Any, hand: Any) -> None:
     assert one.fail("ServerLive")[0] == "RESOURCE_EXHAUSTED"
     predictor.answer(0, doubled(predictor.requests[0]))
     assert call.result()
+
+
+@pytest.mark.parametrize(
+    ("call_s", "timeout_us", "budget_s"),
+    [(None, None, None), (4.0, None, 4.0), (None, 2_000_000, 2.0), (4.0, 9_000_000, 4.0)],
+)
+def test_a_deadline_reaches_the_predictor(
+    serve: Any, hand: Any, call_s: float | None, timeout_us: int | None, budget_s: float | None
+) -> None:
+    predictor = hand(doubled)
+    server = serve("plain", predictor=predictor, grpc_port=0)
+    asked: dict[str, Any] = dict(ONE)
+    if timeout_us is not None:
+        asked["parameters"] = [{"key": "timeout", "value": {"int64_param": timeout_us}}]
+    began_s = time.monotonic()
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        ask = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+        ask(encode(METHODS["ModelInfer"][0], asked), timeout=call_s)
+    (request,) = predictor.requests
+    if budget_s is None:
+        assert request.deadline_s is None
+    else:
+        assert began_s < request.deadline_s <= time.monotonic() + budget_s
+
+
+@pytest.mark.parametrize(("level", "priority"), [(0, 0), (1, -100), (101, 0), (201, 100)])
+def test_priority(client: Any, hand: Any, level: int, priority: int) -> None:
+    predictor = hand(doubled)
+    asked = {**ONE, "parameters": [{"key": "priority", "value": {"uint64_param": level}}]}
+    client("plain", predictor=predictor).ask("ModelInfer", asked)
+    assert predictor.requests[0].priority == priority
+
+
+@pytest.mark.parametrize(
+    ("value", "says"), [({"uint64_param": 202}, "1, the highest, to 201"), ({"string_param": "high"}, "a whole number")]
+)
+def test_no_such_priority(client: Any, value: Values, says: str) -> None:
+    code, sentence = client("plain").fail("ModelInfer", {**ONE, "parameters": [{"key": "priority", "value": value}]})
+    assert code == "INVALID_ARGUMENT" and says in sentence

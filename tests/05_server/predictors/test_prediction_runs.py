@@ -10,9 +10,20 @@ import pytest
 
 from aie_engine import EngineDeadError, PredictorStats, QueueFullError
 from aie_engine.errors import PredictionFailedError
-from aie_server import AdmitRequest, ServerConfig
+from aie_server import AdmitRequest, Server, ServerConfig
 
 ROW = [1, 2, 3, 4]
+WAIT_S = 5.0
+
+
+def wait_for(condition: Any) -> None:
+    """For states that no event announces; gives up after a while."""
+    pause = threading.Event()
+    for _ in range(int(WAIT_S / 0.002)):
+        if condition():
+            return
+        pause.wait(0.002)
+    raise AssertionError("it did not happen")
 
 
 def doubled(request: Any) -> dict[str, np.ndarray]:
@@ -228,3 +239,67 @@ def test_health_notices_that_no_batch_ends(
     assert harness.get("/v2/health/ready").status == harness.get("/v2/models/plain/ready").status == status
     assert harness.get("/v2/health/live").status == 200
     assert 'aie_prediction_inputs_dropped_total{model_name="plain"} 3' in harness.get("/metrics").body.decode()
+
+
+@pytest.mark.parametrize("given", [None, -100, 0, 7])
+def test_priority_reaches_the_batcher(serve: Any, harness: Any, hand: Any, given: int | None) -> None:
+    predictor = hand(doubled)
+    serve("plain", predictor=predictor)
+    assert harness.post("/predict/plain", {"input": ROW, "priority": given}).status == 200
+    assert predictor.requests[0].priority == (given or 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/predict/rows", {"input": ROW}),
+        ("/v1/embeddings", {"input": "a"}),
+        ("/v1/rerank", {"query": "a", "documents": ["b"]}),
+        ("/classify", {"input": "a"}),
+    ],
+)
+def test_a_priority_out_of_range(serve: Any, harness: Any, path: str, body: dict[str, object]) -> None:
+    serve("rows", "encoder", "classifier")
+    for wrong in (101, -101, "high", 0.5):
+        answer = harness.post(path, {**body, "priority": wrong})
+        assert (answer.status, answer.error["param"]) == (400, "priority")
+
+
+@pytest.mark.parametrize(("level", "priority"), [(0, 0), (1, -100), (100, -1), (102, 1)])
+def test_levels_of_the_open_inference_protocol(serve: Any, harness: Any, hand: Any, level: int, priority: int) -> None:
+    predictor = hand(doubled)
+    serve("plain", predictor=predictor)
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": ROW}
+    body = {"inputs": [tensor], "parameters": {"priority": level}}
+    assert harness.post("/v2/models/plain/infer", body).status == 200
+    assert predictor.requests[0].priority == priority
+    refused = harness.post("/v2/models/plain/infer", {**body, "parameters": {"priority": 202}})
+    assert refused.status == 400 and "from 1, the highest, to 201" in refused.json["error"]
+
+
+def test_priority_is_no_inversion(serve: Any, harness: Any, model: Any) -> None:
+    """Many of low priority wait; one of high priority comes last, and is computed before all but those under way."""
+    served = model("rows", None, max_batch_size=1)
+    order: list[int] = []
+    gate = threading.Event()
+    predictor = served.predictor
+    original = predictor.submit
+
+    def submit(request: Any) -> Any:
+        future = original(request)
+        future.add_done_callback(lambda _, priority=request.priority: (order.append(priority), gate.wait(WAIT_S)))
+        return future
+
+    predictor.submit = submit
+    server = Server(predictors=[served], port=0)
+    server.start()
+    harness._servers.append(server)
+    first = harness.connect(server).post("/predict/rows", {"input": ROW, "priority": 5})
+    wait_for(lambda: len(order) == 1)  # the front is held by the first one's callback: all that come now wait
+    low = harness.connect(server).post("/predict/rows", {"input": [ROW] * 20, "priority": 5})
+    wait_for(lambda: predictor.stats().num_waiting == 20)
+    high = harness.connect(server).post("/predict/rows", {"input": ROW, "priority": -5})
+    wait_for(lambda: predictor.stats().num_waiting == 21)
+    gate.set()
+    assert [client.answer().status for client in (first, low, high)] == [200] * 3
+    assert order == [5, -5] + [5] * 20

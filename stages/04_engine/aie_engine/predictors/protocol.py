@@ -74,9 +74,7 @@ class PredictorStats(msgspec.Struct, frozen=True, array_like=True):
     resent_batches: int = 0  # after their worker died
     workers: tuple[WorkerStats, ...] = ()
     num_dropped: int = 0  # to let newer ones in, where the queue drops the oldest
-    stuck_s: float = (
-        0.0  # every worker has been at its batch, or at its new start, for at least so long; 0: one is idle
-    )
+    stuck_s: float = 0.0  # every worker has been at a batch, or at its new start, for so long; 0: one is idle
     usual_batch_s: float = 0.0  # what a batch took lately, from being handed out to its results
 
     @property

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from aie_engine.errors import PredictionFailedError
+from aie_engine.errors import NotFiniteError, PredictionFailedError
 from aie_engine.predictors.requests import Array
 from aie_engine.predictors.signature import Signature
 from aie_tensor import AieError, Allocation, MemoryPool
@@ -194,8 +194,12 @@ class BatchRunner:
             elif axis:
                 array = array[index]  # noqa: PLW2901
             own[name] = np.array(array)
-            if own[name].dtype.kind == "f" and np.isnan(own[name]).any():
-                return PredictionFailedError(f"the model gives no numbers for this input: {name} holds NaN")
+            if own[name].dtype.kind == "f" and not np.isfinite(own[name]).all():
+                what = "NaN" if np.isnan(own[name]).any() else "infinity"
+                return NotFiniteError(
+                    f"the values of this input are too large for the model: {name}, which it computes of them, holds "
+                    f"{what}; scale them as for its training"
+                )
         return own
 
 

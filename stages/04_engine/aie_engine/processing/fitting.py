@@ -1,6 +1,6 @@
 """Whether declared steps lead to what a model takes: told when it is loaded, as far as no input is needed for that."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,9 +9,10 @@ import numpy.typing as npt
 from aie_engine.processing.config import Steps
 from aie_engine.processing.errors import ProcessingError
 from aie_engine.processing.image import Crop, Resize
+from aie_engine.processing.outputs import Boxes, Pool
 from aie_tensor import EnvironmentLacksError, InvalidInputError
 
-__all__ = ["check_image_steps", "check_row_steps"]
+__all__ = ["check_image_steps", "check_output_steps", "check_row_steps"]
 
 
 def check_image_steps(model: str, steps: Steps, name: str, shape: Sequence[int | str]) -> None:
@@ -46,3 +47,25 @@ def check_row_steps(model: str, steps: Steps, name: str, shape: Sequence[int | s
             table = step(table)
     except InvalidInputError as error:
         raise ProcessingError(f"{model}: in row, {error}; {name} has {columns} columns") from None
+
+
+def check_output_steps(model: str, steps: Steps, outputs: Mapping[str, Sequence[int | str]]) -> None:
+    """outputs: shapes by name, the first output first. Raises `ProcessingError` for steps that want others."""
+    first = next(iter(outputs))
+    for step in steps.output:
+        if isinstance(step, Pool) and outputs[first][0] != "T":
+            raise ProcessingError(
+                f"{model}: in output, pool wants a vector per token; {first} is {list(outputs[first])}, pooled already"
+            )
+        if isinstance(step, Boxes):
+            _check_boxes(model, step, outputs)
+
+
+def _check_boxes(model: str, step: Boxes, outputs: Mapping[str, Sequence[int | str]]) -> None:
+    for key, name in (("boxes", step.boxes), ("scores", step.scores)):
+        if name not in outputs:
+            raise ProcessingError(f"{model}: in output, {key} names {name!r}; the model gives {', '.join(outputs)}")
+    shape = outputs[step.boxes]
+    own = shape[1:] if shape[0] in ("B", "S") else shape
+    if len(own) != 2 or (isinstance(own[1], int) and own[1] != 4):
+        raise ProcessingError(f"{model}: in output, boxes must be [N, 4] for an input; {step.boxes} is {list(own)}")

@@ -60,6 +60,8 @@ def tensor_from_json(name: str, datatype: str, shape: Sequence[int], data: objec
         array = _objects(elements)
     else:
         array = numbers(name, data)
+        if datatype == "UINT64" and array.dtype.kind == "f":
+            array = _unsigned(data, array)
         if array.size:
             array = _cast(name, array, datatype, code)
     if array.size != count:
@@ -134,6 +136,14 @@ def _cast(name: str, array: Array, datatype: str, code: str) -> Array:
         over="ignore"
     ):  # what is too large becomes infinite, which is refused where numbers must be finite
         return array.astype(dtype)
+
+
+def _unsigned(data: list[Any], array: Array) -> Array:
+    """Whole numbers of which one needs all 64 bits and another does not: NumPy makes floats of them, which round."""
+    flat = list(_flat(data))
+    if not all(type(value) is int and 0 <= value < 1 << 64 for value in flat):
+        return array  # refused by whoever looks at its type
+    return np.array(flat, np.uint64).reshape(array.shape)
 
 
 def _elements(name: str, data: bytes | memoryview, count: int) -> Iterator[bytes]:

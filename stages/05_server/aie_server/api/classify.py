@@ -5,7 +5,7 @@ import uuid
 
 from aie_server.api.embeddings import token_usage
 from aie_server.api.fields import Fields
-from aie_server.api.inputs import parse_inputs
+from aie_server.api.inputs import parse_inputs, parse_priority
 from aie_server.api.json_body import decode_object
 from aie_server.api.predictions import PredictionContext, PredictionRun
 from aie_server.http.messages import Request, Response
@@ -31,7 +31,8 @@ class ClassifyEndpoint:
         )
         top_k = fields.integer("top_k", low=1, high=_MAX_LABELS)
         inputs = parse_inputs(fields, self._context.config)
-        with PredictionRun(self._context, model, request) as run:
+        priority = parse_priority(fields, self._context.config)
+        with PredictionRun(self._context, model, request, priority=priority) as run:
             with run.pre():
                 items, num_truncated = inputs.items(model)
             outputs = run.compute(items)

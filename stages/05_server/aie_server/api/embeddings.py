@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from aie_engine.processing import Item, vector_base64
 from aie_server.api.fields import Fields
-from aie_server.api.inputs import parse_inputs
+from aie_server.api.inputs import parse_inputs, parse_priority
 from aie_server.api.json_body import decode_object
 from aie_server.api.predictions import PredictionContext, PredictionRun
 from aie_server.http.messages import Request, Response
@@ -33,7 +33,8 @@ class EmbeddingsEndpoint:
             raise fields.error("encoding_format", "float or base64")
         dimensions = fields.integer("dimensions", low=1, high=model.pipeline.width or _MAX_DIMENSIONS)
         inputs = parse_inputs(fields, self._context.config)
-        with PredictionRun(self._context, model, request) as run:
+        priority = parse_priority(fields, self._context.config)
+        with PredictionRun(self._context, model, request, priority=priority) as run:
             with run.pre():
                 items, num_truncated = inputs.items(model)
             outputs = run.compute(items)

@@ -8,7 +8,8 @@
 
 The first axis of every tensor counts the items, and each item joins the batcher by itself. A model with a tokenizer
 takes `text` (BYTES), cleaned and truncated as everywhere, or `token_ids` as they are. The parameter `timeout`, in
-microseconds, is the client's patience: what waits for longer is not computed.
+microseconds, is the client's patience: what waits for longer is not computed. The parameter `priority` is 1 for what
+runs first; see `of_level`.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from urllib.parse import unquote
 
 from aie_engine.processing import TensorFacts, stacked
 from aie_server.api.infer_wire import infer_response, parse_infer
-from aie_server.api.inputs import check_tensors
+from aie_server.api.inputs import check_tensors, of_level
 from aie_server.api.predictions import PredictionContext, PredictionRun
 from aie_server.api.v2_errors import spoken_in_v2
 from aie_server.errors import ModelNotFoundError
@@ -86,7 +87,8 @@ def infer_endpoint(context: PredictionContext) -> Handler:
     def handler(request: Request) -> Response:
         model = _model(context, request, "/infer")
         asked = parse_infer(request)
-        with PredictionRun(context, model, request, timeout_s=asked.timeout_s) as run:
+        priority = of_level(asked.level, context.config)
+        with PredictionRun(context, model, request, timeout_s=asked.timeout_s, priority=priority) as run:
             with run.pre():
                 tensors = asked.tensors()
                 check_tensors(tensors, context.config)

@@ -36,6 +36,7 @@ class InferRequest:
     outputs: dict[str, bool] | None  # name → as bytes; None: all
     all_binary: bool  # for outputs that say nothing else
     timeout_s: float | None  # the client's patience
+    level: int | None = None  # of priority, as Triton counts them
 
     def tensors(self) -> list[Tensor]:
         """Raises `InvalidInputError` naming the input and what does not fit."""
@@ -80,7 +81,8 @@ def parse_infer(request: Request) -> InferRequest:
     timeout_us = parameters.integer("timeout", low=0, high=_MAX_SIZE)  # 0 means none, to Triton's clients
     timeout_s = timeout_us * 1e-6 if timeout_us else None
     binary = memoryview(request.body)[size:]
-    return InferRequest(fields.text("id"), _objects(fields, "inputs"), binary, outputs, all_binary, timeout_s)
+    level = parameters.integer("priority", low=0, high=_MAX_SIZE)
+    return InferRequest(fields.text("id"), _objects(fields, "inputs"), binary, outputs, all_binary, timeout_s, level)
 
 
 def infer_response(asked: InferRequest, model: str, version: str, arrays: Mapping[str, Any]) -> Response:

@@ -9,7 +9,16 @@ from aie_server.api.fields import Fields
 from aie_server.config import ServerConfig
 from aie_server.predictors import ServedPredictor
 
-__all__ = ["TextInputs", "check_count", "check_tensors", "check_text", "parse_inputs", "parse_texts"]
+__all__ = [
+    "TextInputs",
+    "check_count",
+    "check_tensors",
+    "check_text",
+    "of_level",
+    "parse_inputs",
+    "parse_priority",
+    "parse_texts",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +70,25 @@ def check_tensors(tensors: Sequence[Tensor], config: ServerConfig) -> None:
                     f"{tensor.name}[{index}] must have at most {config.max_input_chars} characters, not {length}.",
                     param=tensor.name,
                 )
+
+
+def parse_priority(fields: Fields, config: ServerConfig) -> int:
+    """The field `priority`: lower runs first, 0 where nothing is said."""
+    return fields.integer("priority", low=-config.max_priority, high=config.max_priority) or 0
+
+
+def of_level(level: int | None, config: ServerConfig) -> int:
+    """The parameter `priority` of the open inference protocol, as Triton has it: 1 is the highest level, 0 stands for
+    the usual one, which is in the middle here. Raises `InvalidInputError` for a level that there is not."""
+    usual = config.max_priority + 1
+    if level is None or level == 0:
+        return 0
+    if not 1 <= level < 2 * usual:
+        raise InvalidInputError(
+            f"priority must be from 1, the highest, to {2 * usual - 1}, or 0 for the usual, which is {usual}.",
+            param="priority",
+        )
+    return level - usual
 
 
 def parse_texts(fields: Fields, field: str, config: ServerConfig) -> list[str]:

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, unquote
 from aie_engine import InvalidInputError
 from aie_engine.processing import Item
 from aie_server.api.fields import Fields
-from aie_server.api.inputs import check_count, parse_inputs
+from aie_server.api.inputs import check_count, parse_inputs, parse_priority
 from aie_server.api.json_body import decode_object
 from aie_server.api.predictions import PredictionContext, PredictionRun
 from aie_server.http.messages import Request, Response
@@ -39,7 +39,8 @@ class PredictEndpoint:
         is_image = _is_image(request, model)
         fields = Fields(_query(request.head.query) if is_image else decode_object(request.body))
         top_k = fields.integer("top_k", low=1, high=_MAX_LABELS)
-        with PredictionRun(self._context, model, request) as run:
+        priority = parse_priority(fields, self._context.config)
+        with PredictionRun(self._context, model, request, priority=priority) as run:
             with run.pre():
                 items = [self._image(model, request.body, "body", 1)] if is_image else self._items(fields, model)
             outputs = run.compute(items)

@@ -50,14 +50,21 @@ class PredictionContext:
 
 class PredictionRun:
     """Entering passes the gate; raises what that raises. timeout_s: the client's own, where it has less patience than
-    the gate."""
+    the gate. priority: lower runs first."""
 
     def __init__(
-        self, context: PredictionContext, model: ServedPredictor, request: Request, *, timeout_s: float | None = None
+        self,
+        context: PredictionContext,
+        model: ServedPredictor,
+        request: Request,
+        *,
+        timeout_s: float | None = None,
+        priority: int = 0,
     ) -> None:
         self._context = context
         self._model = model
         self._request = request
+        self._priority = priority
         self._trace = context.requests.open(request, model.name, is_prediction=True)
         self._place: AbstractContextManager[object] | None = None
         self._pending: deque[PredictFuture] = deque()
@@ -142,6 +149,7 @@ class PredictionRun:
                 request_id,
                 item.inputs,
                 item.length,
+                priority=self._priority,
                 deadline_s=self._deadline_s,
                 client=self._request.client_key,
             )

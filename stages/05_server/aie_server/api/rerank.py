@@ -9,7 +9,7 @@ import uuid
 from aie_engine import InvalidInputError
 from aie_server.api.embeddings import token_usage
 from aie_server.api.fields import Fields
-from aie_server.api.inputs import check_count, check_text
+from aie_server.api.inputs import check_count, check_text, parse_priority
 from aie_server.api.json_body import decode_object
 from aie_server.api.predictions import PredictionContext, PredictionRun
 from aie_server.config import ServerConfig
@@ -35,7 +35,8 @@ class RerankEndpoint:
         top_n = fields.integer("top_n", low=1, high=_MAX_TOP)
         returns_documents = fields.flag("return_documents", False)
         is_cross = model.reader.scores_pairs
-        with PredictionRun(self._context, model, request) as run:
+        priority = parse_priority(fields, self._context.config)
+        with PredictionRun(self._context, model, request, priority=priority) as run:
             with run.pre():
                 items, num_truncated = model.pipeline.texts(
                     [(query, document) for document in documents] if is_cross else [query, *documents]

@@ -50,8 +50,8 @@ class HealthEndpoint:
         if not is_ready:
             return reason or "the gate is closed"
         for model in self._predictors:
-            if (reason := model.why_ill(self._config.max_batch_age_s)) is not None:
-                return reason
+            if (ill := model.why_ill(self._config.max_batch_age_s)) is not None:
+                return ill
         with self._models.lease_all() as models:
             if not models and not len(self._predictors):
                 return "no model is loaded"

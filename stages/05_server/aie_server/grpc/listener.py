@@ -149,7 +149,10 @@ class GrpcListener:
             head = RequestHead("POST", path, path, "", (2, 0), metadata, None, False)
             method = self.service.method(name)
             takes, gives = METHODS[name]
-            request = Request(head, b"", request_id, client, lambda: not context.is_active(), started_s)
+            request = Request(
+                head, b"", request_id, client, lambda: not context.is_active(), started_s,
+                patience_s=context.time_remaining(),
+            )  # fmt: skip
             message = self._message(messages, context)
             answer = encode(gives, method(decode(takes, message), request))
         except ClientGoneError:

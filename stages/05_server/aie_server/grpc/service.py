@@ -15,6 +15,7 @@ from aie_server.api.repository import states
 from aie_server.api.status import aie_version
 from aie_server.control import ModelControl
 from aie_server.errors import RouteError
+from aie_server.grpc.options import read_patience, read_priority
 from aie_server.grpc.schema import Values
 from aie_server.grpc.tensors import infer_response, read_tensors
 from aie_server.http.messages import ClientGoneError, Request
@@ -81,7 +82,8 @@ class InferenceService:
     def _infer(self, asked: Values, request: Request) -> Values:
         context = self.context
         model = find_version(context, asked.get("model_name", ""), asked.get("model_version") or None)
-        with PredictionRun(context, model, request) as run:
+        timeout_s, priority = read_patience(asked, request), read_priority(asked, context.config)
+        with PredictionRun(context, model, request, timeout_s=timeout_s, priority=priority) as run:
             with run.pre():
                 tensors = read_tensors(asked)
                 check_tensors(tensors, context.config)

@@ -29,6 +29,7 @@ class Request:
     client_gone: Callable[[], bool]  # cheap; true once the client hung up
     started_s: float = field(default_factory=time.monotonic)  # when its first byte came
     received_s: float = field(default_factory=time.monotonic)  # and its last
+    patience_s: float | None = None  # after which the client gives up, where its protocol says so
 
 
 @dataclass(slots=True)
