@@ -218,3 +218,9 @@ def test_the_real_engine_adds_up(harness: Any, tiny_gguf: Path) -> None:
             json.dumps(found)
     finally:
         engine.close()
+
+
+def test_the_readme_says_what_each_phase_means() -> None:
+    readme = (Path(__file__).parents[2] / "stages" / "05_server" / "README.md").read_text(encoding="utf-8")
+    for phase, meaning in (SERVER_PHASES | ENGINE_PHASES).items():
+        assert f"| `{phase}` | {meaning} |" in readme, phase
