@@ -1,9 +1,11 @@
 """Linear layers and swiglu of the native kernels against NumPy, for every format, batch size and number of threads."""
 
+import platform
+
 import numpy as np
 import pytest
 
-from aie_tensor import DType, Matrix, ops, quantize
+from aie_tensor import DType, Matrix, native, ops, quantize
 from aie_tensor.errors import InvalidInputError
 from aie_tensor.native import PackedMatrix
 
@@ -33,10 +35,10 @@ def close(actual, expected):
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5 * float(np.abs(expected).max()))
 
 
-def run_linear(bench, x, matrices, **options):
+def run_linear(bench, x, matrices, *, lib=None, activations="fp32", **options):
     """x [T, K] through one linear operator -> [T, ΣN]"""
-    plan = bench(max_tokens=len(x))
-    packed = [PackedMatrix.pack(plan.lib, m) for m in matrices]
+    plan = bench(lib, max_tokens=len(x))
+    packed = [PackedMatrix.pack(plan.lib, m, activations=activations) for m in matrices]
     source, out = plan.buffer(x), plan.buffer(width=sum(p.n for p in packed))
     add = plan.buffer(options.pop("add")) if "add" in options else None
     plan.builder.linear(source, packed, out, add=add, **options)
@@ -158,3 +160,101 @@ def test_what_cannot_be_packed_is_refused(native_lib):
         PackedMatrix.pack(native_lib, Matrix.from_array(np.ones(8, np.float32)))
     with pytest.raises(InvalidInputError, match="F64"):
         PackedMatrix.pack(native_lib, Matrix.from_array(np.ones((8, 8))))
+
+
+DOT_FORMATS = [DType.Q8_0, DType.Q4_0, DType.Q4_1]
+
+
+def int8_linear(bench, x, matrices, **options):
+    return run_linear(bench, x, matrices, activations="int8", **options)
+
+
+@pytest.mark.parametrize("dtype", DOT_FORMATS)
+@pytest.mark.parametrize("num_tokens", [1, 2, 5, 12, 40])
+def test_int8_activations_are_rounded_as_the_reference_rounds_them(bench, dtype, num_tokens):
+    rng = np.random.default_rng(num_tokens)
+    matrix, x = weights(rng, 53, 416, dtype), rng.standard_normal((num_tokens, 416), dtype=np.float32)
+    x[0, :32] = 0  # a block of zeros has no scale
+    x[-1, 32:] *= np.float32(1e3)
+    result = int8_linear(bench, x, [matrix])
+    close(result, ops.linear(ops.round_activations(x), matrix.dequantize()))
+    assert np.abs(result - ops.linear(x, matrix.dequantize())).max() > 1e-4  # and not as if nothing were rounded
+
+
+@pytest.mark.parametrize("dtype", DOT_FORMATS)
+def test_a_rows_bits_do_not_depend_on_its_batch_with_int8_activations(bench, dtype):
+    rng = np.random.default_rng(2)
+    matrix, x = weights(rng, 100, 448, dtype), rng.standard_normal((640, 448), dtype=np.float32)
+    whole = int8_linear(bench, x, [matrix])
+    for rows in (slice(0, 1), slice(3, 10), slice(5, 45), slice(500, 640), slice(639, 640)):
+        np.testing.assert_array_equal(int8_linear(bench, x[rows], [matrix]), whole[rows])
+
+
+@pytest.mark.parametrize("num_tokens", [1, 9])
+def test_int8_matrices_side_by_side_with_bias_and_residual(bench, num_tokens):
+    rng = np.random.default_rng(3)
+    parts = [weights(rng, 40, 64, DType.Q8_0), weights(rng, 23, 64, DType.Q4_0), weights(rng, 16, 64, DType.Q4_1)]
+    x = rng.standard_normal((num_tokens, 64), dtype=np.float32)
+    residual = rng.standard_normal((num_tokens, 79), dtype=np.float32)
+    bias = rng.standard_normal(23, dtype=np.float32)
+    rounded = ops.round_activations(x)
+    expected = np.concatenate([ops.linear(rounded, p.dequantize()) for p in parts], axis=1) + residual
+    expected[:, 40:63] += bias
+    close(int8_linear(bench, x, parts, add=residual, biases=[None, bias, None]), expected)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+@pytest.mark.parametrize("num_tokens", [1, 2, 70])
+def test_int8_swiglu_matches_numpy_with_any_number_of_threads(bench, num_threads, num_tokens):
+    rng = np.random.default_rng(4)
+    gate, up = weights(rng, 75, 96, DType.Q4_1), weights(rng, 75, 96, DType.Q8_0)
+    x = rng.standard_normal((num_tokens, 96), dtype=np.float32)
+    plan = bench(max_tokens=num_tokens, num_threads=num_threads)
+    source, out = plan.buffer(x), plan.buffer(width=75)
+    plan.builder.swiglu(source, *(PackedMatrix.pack(plan.lib, m, activations="int8") for m in (gate, up)), out)
+    plan.run_tokens(num_tokens)
+    rounded = ops.round_activations(x)
+    expected = ops.silu(ops.linear(rounded, gate.dequantize())) * ops.linear(rounded, up.dequantize())
+    close(plan.read(out, num_tokens), expected)
+
+
+def test_every_digit_of_int8_weights_is_multiplied_exactly(bench):
+    """Weights of -128 and -127 against activations of -127 and 127: what would overflow 16 bits."""
+    blocks = np.zeros((16, 34), np.uint8)
+    blocks[:, :2] = np.full(16, 1, np.float16).view(np.uint8).reshape(16, 2)
+    blocks[:, 2:] = np.tile(np.array([-128, 127, -127, 1], np.int8), 8).view(np.uint8)
+    matrix = Matrix(DType.Q8_0, (16, 32), blocks.reshape(-1))
+    x = np.tile(np.array([-127, 127, -127, 127], np.float32), (2, 8))
+    x[1] = -x[0]
+    np.testing.assert_array_equal(int8_linear(bench, x, [matrix]), x @ matrix.dequantize().T)
+
+
+def test_nan_reaches_the_output_of_int8_products(bench):
+    x = np.ones((3, 64), np.float32)
+    x[0, 5], x[1, 6] = np.nan, np.inf
+    result = int8_linear(bench, x, [weights(np.random.default_rng(1), 20, 64, DType.Q8_0)])
+    assert np.isnan(result[0]).all() and not np.isfinite(result[1]).any() and np.isfinite(result[2]).all()
+
+
+@pytest.mark.parametrize("flags", [["-mavx2", "-mfma", "-mf16c"], []], ids=["avx2", "portable"])
+def test_int8_products_of_other_instruction_sets(bench, flags):
+    if platform.machine().lower() not in {"x86_64", "amd64"}:
+        pytest.skip("these flags are for x86")
+    lib = native.load(flags=flags)
+    rng = np.random.default_rng(6)
+    x = rng.standard_normal((7, 96), dtype=np.float32)
+    for dtype in DOT_FORMATS:
+        matrix = weights(rng, 40, 96, dtype)
+        expected = ops.linear(ops.round_activations(x), matrix.dequantize())
+        close(int8_linear(bench, x, [matrix], lib=lib), expected)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.Q6_K])
+def test_types_without_an_int8_product_are_refused_by_name(native_lib, dtype):
+    matrix = (
+        stored(np.random.default_rng(1), 16, 512, dtype)
+        if dtype.is_quantized
+        else Matrix.from_array(np.ones((8, 8), np.float32))
+    )
+    with pytest.raises(InvalidInputError, match=f"int8 activations.*not by {dtype.name}"):
+        PackedMatrix.pack(native_lib, matrix, activations="int8")

@@ -13,9 +13,9 @@
                  rotary.c, attention.h, attention.c, causal.c, encoder.c, dense.h, conv.c, windows.c, walks.c, nms.c,
                  pool.h, pool.c, plan.h, plan.c
 
-Activations are float32 everywhere, weights keep the bits of their file. A token's result has the same bits whatever
-else is in its batch, however its prompt was cut into chunks, and however many threads work: every sum has one fixed
-order.
+Activations are float32, unless a matrix was packed for int8 ones; weights keep the bits of their file. A token's result
+has the same bits whatever else is in its batch, however its prompt was cut into chunks, and however many threads work:
+every sum has one fixed order.
 """
 
 from aie_tensor.errors import NativeUnavailableError
@@ -26,9 +26,10 @@ from aie_tensor.native.library import NativeLibrary, load
 from aie_tensor.native.packed import PackedMatrix
 from aie_tensor.native.plan import Buffer, KVLayout, Plan, PlanBuilder
 from aie_tensor.native.step import StatelessArrays, StepArrays
-from aie_tensor.native.structs import FORMATS, INDICES, MAX_DIMS
+from aie_tensor.native.structs import DOT_FORMATS, FORMATS, INDICES, MAX_DIMS
 
 __all__ = [
+    "DOT_FORMATS",
     "FORMATS",
     "INDICES",
     "MAX_DIMS",

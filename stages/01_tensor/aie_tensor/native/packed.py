@@ -8,7 +8,8 @@ import numpy.typing as npt
 
 from aie_tensor.errors import InvalidInputError
 from aie_tensor.native.library import NativeLibrary, pointer
-from aie_tensor.native.structs import FORMATS
+from aie_tensor.native.structs import DOT_FORMATS, FORMATS
+from aie_tensor.ops import Activations
 from aie_tensor.quant import Matrix
 
 __all__ = ["PackedMatrix", "aligned_zeros"]
@@ -30,7 +31,7 @@ class PackedMatrix:
     The K types take a little more room than in the file: their scales of scales are repeated.
     """
 
-    format: int  # index into FORMATS
+    format: int  # index into FORMATS, or behind them into DOT_FORMATS
     n: int  # outputs
     k: int  # inputs
     data: npt.NDArray[np.uint8]  # panels, private layout
@@ -47,23 +48,31 @@ class PackedMatrix:
 
     @classmethod
     def pack(
-        cls, lib: NativeLibrary, matrix: Matrix, *, allocate: Callable[[int], npt.NDArray[np.uint8]] = aligned_zeros
+        cls,
+        lib: NativeLibrary,
+        matrix: Matrix,
+        *,
+        allocate: Callable[[int], npt.NDArray[np.uint8]] = aligned_zeros,
+        activations: Activations = "fp32",
     ) -> "PackedMatrix":
-        """Repack a 2-D matrix of one of `FORMATS`. InvalidInputError for other types or ranks.
+        """Repack a 2-D matrix of one of `FORMATS`, or with int8 activations of `DOT_FORMATS`. InvalidInputError for
+        other types or ranks.
 
         allocate: gives so many zeroed bytes at a cache line, whose memory stays the caller's to return.
         """
-        if matrix.dtype not in FORMATS or len(matrix.shape) != 2 or min(matrix.shape) < 1:
-            known = ", ".join(dtype.name for dtype in FORMATS)
+        formats = FORMATS if activations == "fp32" else DOT_FORMATS
+        if matrix.dtype not in formats or len(matrix.shape) != 2 or min(matrix.shape) < 1:
+            known = ", ".join(dtype.name for dtype in formats)
             given = f"{matrix.dtype.name} {matrix.shape}"
-            raise InvalidInputError(f"The native kernels multiply by 2-D matrices of {known}, not by {given}.")
+            rounded = "" if activations == "fp32" else f", with {activations} activations,"
+            raise InvalidInputError(f"The native kernels{rounded} multiply by 2-D matrices of {known}, not by {given}.")
         n, k = matrix.shape
         if k % matrix.dtype.block_size:
             size = matrix.dtype.block_size
             raise InvalidInputError(
                 f"Rows of {matrix.dtype.name} are whole blocks of {size}, but a row has {k} elements."
             )
-        code = FORMATS.index(matrix.dtype)
+        code = formats.index(matrix.dtype) + (len(FORMATS) if activations == "int8" else 0)
         panel_bytes = int(lib.c.aie_panel_bytes(code, k))
         assert matrix.data.nbytes == matrix.dtype.nbytes(n * k), (matrix.data.nbytes, n, k)
         packed = cls(code, n, k, allocate(-(-n // 16) * panel_bytes))

@@ -8,6 +8,7 @@ import numpy as np
 from aie_tensor.dtypes import DType
 
 __all__ = [
+    "DOT_FORMATS",
     "FORMATS",
     "INDICES",
     "KV_FORMATS",
@@ -31,6 +32,8 @@ FORMATS = (
     DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0, DType.Q4_1,
     DType.Q5_0, DType.Q5_1, DType.Q4_K, DType.Q5_K, DType.Q6_K,
 )  # fmt: skip
+DOT_FORMATS = (DType.Q8_0, DType.Q4_0, DType.Q4_1)
+"""Types of weights that also multiply activations in eight bits; in C their numbers follow those of FORMATS."""
 OP_NAMES = (
     "embed", "rms_norm", "layer_norm", "l2_normalize", "linear", "swiglu", "rope", "attention", "encoder_attention",
     "select_rows", "pool_tokens",

@@ -19,6 +19,7 @@ from aie_tensor.ops.activations import (
 )
 from aie_tensor.ops.attention import alibi_slopes, attention, bidirectional_attention
 from aie_tensor.ops.convolution import avg_pool2d, conv1d, conv2d, global_avg_pool, max_pool2d, window_count
+from aie_tensor.ops.eight_bits import ACTIVATIONS, Activations, round_activations
 from aie_tensor.ops.kv_numbers import KV_DTYPES, KVDtype, read_kv, round_kv
 from aie_tensor.ops.linear import embedding, linear
 from aie_tensor.ops.norms import batch_norm, group_norm, l2_normalize, layer_norm, rms_norm
@@ -26,7 +27,9 @@ from aie_tensor.ops.rotary import dynamic_ntk, inverse_frequencies, linear_scali
 from aie_tensor.ops.selection import nms, pool_tokens, top_k
 
 __all__ = [
+    "ACTIVATIONS",
     "KV_DTYPES",
+    "Activations",
     "KVDtype",
     "alibi_slopes",
     "attention",
@@ -56,6 +59,7 @@ __all__ = [
     "relu",
     "rms_norm",
     "rope",
+    "round_activations",
     "round_kv",
     "sigmoid",
     "silu",

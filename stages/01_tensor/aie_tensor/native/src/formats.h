@@ -13,6 +13,8 @@
  *   Q5_K  per 32 k   as Q4_K, then [4][16] bytes of fifth bits
  *   Q6_K  per 32 k   [16] half d, [2][16] int8 s, [16][16] bytes, [8][16] bytes of upper pairs w = d s (q - 32)
  *
+ *   DOT_Q8_0, DOT_Q4_0, DOT_Q4_1: the same blocks for products with 8-bit activations; int8.c draws their digits
+ *
  * A byte of the 4-bit digits holds k = 2j in its low and k = 2j + 1 in its high half; fifth bits and upper pairs run through
  * their bytes from the lowest bits up. The K types have 256 k to a block in a file, with d and e once; here they are
  * repeated. scale * q is exact in float, so every weight here has the bits that the NumPy reference computes. */
@@ -23,7 +25,8 @@
 
 enum {
     FORMAT_F32, FORMAT_F16, FORMAT_BF16, FORMAT_Q8_0, FORMAT_Q4_0, FORMAT_Q4_1,
-    FORMAT_Q5_0, FORMAT_Q5_1, FORMAT_Q4_K, FORMAT_Q5_K, FORMAT_Q6_K, NUM_FORMATS
+    FORMAT_Q5_0, FORMAT_Q5_1, FORMAT_Q4_K, FORMAT_Q5_K, FORMAT_Q6_K,
+    FORMAT_DOT_Q8_0, FORMAT_DOT_Q4_0, FORMAT_DOT_Q4_1, NUM_FORMATS
 };
 
 #define BLOCK 32    /* elements that share a scale */
@@ -36,7 +39,8 @@ typedef struct {
 } PackedMatrix;
 
 static inline int is_quantized(int format) { return format >= FORMAT_Q8_0; }
-static inline int is_k(int format) { return format >= FORMAT_Q4_K; }
+static inline int is_k(int format) { return format >= FORMAT_Q4_K && format <= FORMAT_Q6_K; }
+static inline int is_dot(int format) { return format >= FORMAT_DOT_Q8_0; }
 static inline int has_fifth_bits(int format) { return format == FORMAT_Q5_0 || format == FORMAT_Q5_1 || format == FORMAT_Q5_K; }
 
 /* Bytes before the digits of a packed block of the formats with 4-bit digits, for each of its 16 rows. */
@@ -50,7 +54,10 @@ static inline int64_t block_bytes(int format) {
     case FORMAT_F32: return 4 * BLOCK;
     case FORMAT_F16:
     case FORMAT_BF16: return 2 * BLOCK;
-    case FORMAT_Q8_0: return 2 + BLOCK;
+    case FORMAT_Q8_0:
+    case FORMAT_DOT_Q8_0: return 2 + BLOCK;
+    case FORMAT_DOT_Q4_0: return 2 + BLOCK / 2;
+    case FORMAT_DOT_Q4_1: return 4 + BLOCK / 2;
     case FORMAT_Q6_K: return 4 + BLOCK / 2 + BLOCK / 4;
     default: return header_bytes(format) + BLOCK / 2 + (has_fifth_bits(format) ? BLOCK / 8 : 0);
     }

@@ -1,7 +1,7 @@
 /* x [T][K] times packed weights: `linear` with bias and residual, and `swiglu`.
  *
- * A few tokens go through gemv.c, more through gemm.c. Both add up each output element in the same order, so a token's
- * result does not depend on its company. */
+ * A few tokens go through gemv.c, more through gemm.c, and those that are rounded to eight bits through int8.c. Each adds
+ * up an output element in one order, so a token's result does not depend on its company. */
 #include "matmul.h"
 
 #include "vector_math.h"
@@ -9,6 +9,7 @@
 enum {
     PACK_FROM = 2 * MAX_ROWS + 1, /* rows from which packing them pays for the wait that it costs */
     MOST_TILES = 42,              /* row tiles that one unpacked tile is multiplied with */
+    QUANTIZED_ALONE = 4096,       /* elements of x that every thread rounds for itself, rather than wait for the others */
     MOST_CLAIM = 64               /* jobs or panels that one thread takes at a time: many, since neighbours are fetched ahead */
 };
 
@@ -20,7 +21,9 @@ size_t linear_scratch_floats(void) {
 }
 
 size_t packed_rows_floats(const Op *op, int max_tokens) {
-    return max_tokens < PACK_FROM ? 0 : (size_t)num_tiles(max_tokens) * MAX_ROWS * (size_t)op->mats->k;
+    size_t k = (size_t)op->mats->k;
+    if (is_dot(op->mats->format)) return (size_t)max_tokens * k / BLOCK * sizeof(QuantizedBlock) / sizeof(float);
+    return max_tokens < PACK_FROM ? 0 : (size_t)num_tiles(max_tokens) * MAX_ROWS * k;
 }
 
 static int is_few(const Op *op, int num_tokens) {
@@ -37,6 +40,19 @@ static Rows rows_of(Context *c, const Op *op, int num_tokens) {
         for (; n > 0; n--, t++) pack_tile(&x, t, c->plan->packed_rows + (size_t)t * (size_t)x.k * MAX_ROWS);
     pool_wait(c->plan->pool, &c->ticket);
     return (Rows){c->plan->packed_rows, num_tokens, x.k, 1};
+}
+
+/* The operator's rows in eight bits: [T][k / 32] */
+static const QuantizedBlock *quantized_rows(Context *c, const Op *op, int num_tokens) {
+    int k = op->mats->k, alone = (int64_t)num_tokens * k <= QUANTIZED_ALONE;
+    QuantizedBlock *blocks = alone ? (void *)c->scratch : (void *)c->plan->packed_rows;
+    for (int t = 0; alone && t < num_tokens; t++) quantize_row(op->x + (size_t)t * (size_t)k, k, blocks + t * (k / BLOCK));
+    if (alone) return blocks;
+    for (int t, n; (n = pool_claim(c->plan->pool, &c->ticket, num_tokens, 1, 16, &t));)
+        for (; n > 0; n--, t++)
+            quantize_row(op->x + (size_t)t * (size_t)k, k, blocks + (size_t)t * (size_t)(k / BLOCK));
+    pool_wait(c->plan->pool, &c->ticket);
+    return blocks;
 }
 
 /* Blocks of row tiles, so many that each thread gets several jobs even where there are few panels. */
@@ -80,19 +96,19 @@ static int all_panels(const Op *op) {
     return total;
 }
 
-/* Panel i of all matrices side by side. */
-static PanelRef find_panel(const Op *op, int i) {
+/* Panel i of all matrices side by side, which are taken so many at a time. */
+static PanelRef find_panel(const Op *op, int i, int together) {
     const PackedMatrix *w = op->mats;
     int column = 0;
     for (; i >= w->num_panels; w++) i -= w->num_panels, column += w->n;
-    return (PanelRef){w, i, column + i * PANEL, TILE_PANELS * w->panel_bytes};
+    return (PanelRef){w, i, column + i * PANEL, together * w->panel_bytes};
 }
 
 static void linear_few(Context *c, const Op *op, int num_tokens) {
     int most = gemv_panels(num_tokens), total = all_panels(op);
     for (int first, n; (n = pool_claim(c->plan->pool, &c->ticket, total, most, MOST_CLAIM, &first));)
         for (int num; n > 0; n -= num, first += num) {
-            PanelRef ref = find_panel(op, first);
+            PanelRef ref = find_panel(op, first, most);
             int left = ref.w->num_panels - ref.panel; /* a claim may cross from one matrix into the next */
             num = n < most ? n : most;
             num = num < left ? num : left;
@@ -115,15 +131,30 @@ static void linear_many(Context *c, const Op *op, int num_tokens) {
         for (; n > 0; n--, i++) {
             int block = i / jobs, panel = i % jobs * TILE_PANELS, num = 0;
             PanelRef panels[TILE_PANELS];
-            for (; num < TILE_PANELS && panel + num < total; num++) panels[num] = find_panel(op, panel + num);
+            for (; num < TILE_PANELS && panel + num < total; num++) panels[num] = find_panel(op, panel + num, TILE_PANELS);
             gemm(op, panels, num, &x, block * tiles / blocks, (block + 1) * tiles / blocks, tile, y, finish_linear);
+        }
+}
+
+static void linear_int8(Context *c, const Op *op, int num_tokens) {
+    const QuantizedBlock *x = quantized_rows(c, op, num_tokens);
+    float y[MAX_ROWS * 2 * PANEL];
+    int total = all_panels(op), jobs = (total + 1) / 2, tiles = num_tiles(num_tokens), blocks = row_blocks(c, num_tokens, jobs);
+    for (int i, n; (n = pool_claim(c->plan->pool, &c->ticket, blocks * jobs, 1, MOST_CLAIM, &i));)
+        for (; n > 0; n--, i++) {
+            int first = tile_row(num_tokens, i / jobs * tiles / blocks), end = tile_row(num_tokens, (i / jobs + 1) * tiles / blocks);
+            int panel = i % jobs * 2, num = 0;
+            PanelRef panels[2];
+            for (; num < 2 && panel + num < total; num++) panels[num] = find_panel(op, panel + num, 2);
+            dot_gemm(op, panels, num, x, first, end, y, finish_linear);
         }
 }
 
 void run_linear(Context *c, const Op *op) {
     int num_tokens = op_rows(c, op);
     if (num_tokens == 0) return;
-    if (is_few(op, num_tokens)) linear_few(c, op, num_tokens);
+    if (is_dot(op->mats->format)) linear_int8(c, op, num_tokens);
+    else if (is_few(op, num_tokens)) linear_few(c, op, num_tokens);
     else linear_many(c, op, num_tokens);
 }
 
@@ -171,9 +202,24 @@ static void swiglu_many(Context *c, const Op *op, int num_tokens) {
         }
 }
 
+static void swiglu_int8(Context *c, const Op *op, int num_tokens) {
+    const QuantizedBlock *x = quantized_rows(c, op, num_tokens);
+    const PackedMatrix *gate = &op->mats[0], *up = &op->mats[1];
+    float y[MAX_ROWS * 2 * PANEL];
+    int jobs = gate->num_panels, tiles = num_tiles(num_tokens), blocks = row_blocks(c, num_tokens, jobs);
+    for (int i, n; (n = pool_claim(c->plan->pool, &c->ticket, blocks * jobs, 1, MOST_CLAIM, &i));)
+        for (; n > 0; n--, i++) {
+            int first = tile_row(num_tokens, i / jobs * tiles / blocks), end = tile_row(num_tokens, (i / jobs + 1) * tiles / blocks);
+            int panel = i % jobs;
+            PanelRef panels[] = {{gate, panel, panel * PANEL, gate->panel_bytes}, {up, panel, panel * PANEL, up->panel_bytes}};
+            dot_gemm(op, panels, 2, x, first, end, y, finish_swiglu);
+        }
+}
+
 void run_swiglu(Context *c, const Op *op) {
     int num_tokens = op_rows(c, op);
     if (num_tokens == 0) return;
-    if (is_few(op, num_tokens)) swiglu_few(c, op, num_tokens);
+    if (is_dot(op->mats->format)) swiglu_int8(c, op, num_tokens);
+    else if (is_few(op, num_tokens)) swiglu_few(c, op, num_tokens);
     else swiglu_many(c, op, num_tokens);
 }

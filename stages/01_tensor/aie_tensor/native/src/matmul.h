@@ -1,4 +1,4 @@
-/* What the operators of matmul.c share with the two ways to multiply: gemv.c for a few tokens, gemm.c for many. */
+/* What the operators of matmul.c share with the ways to multiply: gemv.c for a few tokens, gemm.c for many, int8.c for both. */
 #ifndef AIE_MATMUL_H
 #define AIE_MATMUL_H
 
@@ -53,5 +53,19 @@ typedef void Finish(const Op *op, const PanelRef panels[], int num_panels, const
  * tile, y: scratch for TILE_PANELS * CHUNK * 16 floats, and for [rows][TILE_PANELS * 16]. */
 void gemm(const Op *op, const PanelRef panels[], int num_panels, const Rows *x, int first, int end, float *tile, float *y,
           Finish *finish);
+
+/* 32 numbers of x in eight bits: x = scale * q. */
+typedef struct {
+    float scale, offset; /* offset: scale * sum */
+    int32_t sum;         /* of q */
+    int8_t q[BLOCK];
+} QuantizedBlock;
+
+/* One row [k] -> its blocks [k / 32] */
+void quantize_row(const float *x, int k, QuantizedBlock *out);
+
+/* As gemm, with rows first .. end of x [T][k / 32] in eight bits; y: scratch for MAX_ROWS * 2 * 16 floats. */
+void dot_gemm(const Op *op, const PanelRef panels[], int num_panels, const QuantizedBlock *x, int first, int end, float *y,
+              Finish *finish);
 
 #endif

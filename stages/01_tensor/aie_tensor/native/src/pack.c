@@ -41,11 +41,29 @@ static void pack_block(int format, uint8_t *out, const RowBlock *block, int row)
     }
 }
 
+/* The layouts of int8.c: four neighbouring k of a row side by side. `block` is as in the file. */
+static void pack_dot_block(int format, uint8_t *out, const uint8_t *block, int row) {
+    int halves = format == FORMAT_DOT_Q4_1 ? 2 : 1;
+    for (int i = 0; i < halves; i++) memcpy(out + 2 * PANEL * i + 2 * row, block + 2 * i, 2);
+    out += 2 * PANEL * halves + 4 * row, block += 2 * halves;
+    if (format == FORMAT_DOT_Q8_0) {
+        for (int k = 0; k < BLOCK; k++) out[k / 4 * 4 * PANEL + k % 4] = block[k] ^ 0x80;
+        return;
+    }
+    for (int k = 0; k < BLOCK; k++) {
+        uint8_t digit = k < BLOCK / 2 ? block[k] & 15 : block[k - BLOCK / 2] >> 4;
+        uint8_t *to = out + k / 8 * 4 * PANEL + k % 4;
+        *to = k % 8 < 4 ? digit : (uint8_t)(*to | digit << 4);
+    }
+}
+
 static void pack_quantized(int format, uint8_t *panel, const uint8_t *row, int k, int place) {
     int64_t bytes = block_bytes(format); /* in the file, too, but for the K types */
     for (int b = 0; b < k / BLOCK; b++) {
         uint8_t *to = panel + b * bytes * PANEL;
-        if (format == FORMAT_Q8_0) {
+        if (is_dot(format)) {
+            pack_dot_block(format, to, row + b * bytes, place);
+        } else if (format == FORMAT_Q8_0) {
             pack_q8_block(to, row + b * bytes, place);
         } else if (format == FORMAT_Q4_0 || format == FORMAT_Q4_1) {
             pack_q4_block(to, row + b * bytes, place, format == FORMAT_Q4_1 ? 2 : 1);
