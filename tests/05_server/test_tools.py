@@ -16,7 +16,7 @@ from aie_server.api.fields import Fields
 from aie_server.api.prompts import chat_prompt
 from aie_server.api.structured import parse_form
 from aie_server.api.tool_calls import Call, More, Piece
-from aie_server.api.tool_formats import find_format
+from aie_server.api.tool_formats import Function, ToolFormat, find_format
 from aie_server.api.tools import parse_tools
 from aie_server.config import ServerConfig
 
@@ -455,3 +455,36 @@ def test_every_grammar_writes_what_its_reader_reads(
                 assert isinstance(json.loads(found), dict)
     assert num_calls >= 6
     assert texts == 1 or num_texts >= 1
+
+
+def test_marks_that_are_control_tokens_are_written_as_such(tiny_model: Any) -> None:
+    """Mistral's `[TOOL_CALLS]` is one; here, the start of a turn stands in for it."""
+    pytest.importorskip("llguidance", reason="needs llguidance (pip install -e '.[structured]')")
+    import numpy as np
+
+    from aie_engine.constraints import ConstraintMaker, ConstraintSpec
+
+    tokenizer = load_text_model(tiny_model).tokenizer
+    (mark,) = tokenizer.encode("<|im_start|>")
+    made = ToolFormat("made up", "", "<|im_start|>", "", is_list=True)
+    assert made.has_special_marks(tokenizer)
+    assert not find_format(ChatTemplate(KNOWING)).has_special_marks(tokenizer)
+    add = [Function("add", {"type": "object", "additionalProperties": False}, False)]
+    maker = ConstraintMaker(tokenizer, vocab_size=tokenizer.vocab_size, eos_token_ids=(2,))
+
+    def allowed(constraint: Any) -> set[int]:
+        return set(np.flatnonzero(np.unpackbits(constraint.mask().view(np.uint8), bitorder="little")).tolist())
+
+    forced = maker.make(ConstraintSpec("grammar", made.forced(add, tokenizer, several=False)))
+    assert allowed(forced) == {mark}
+    words = maker.make(ConstraintSpec("grammar", made.among_words(add, tokenizer, several=False)))
+    assert {mark, *tokenizer.encode("Let")[:1]} <= allowed(words)
+    for constraint in (forced, words):
+        for token in [mark, *tokenizer.encode('[{"name": "add", "arguments": {}}]')]:
+            assert token in allowed(constraint)
+            constraint.accept(token)
+        assert constraint.is_done
+    ids = [mark, *tokenizer.encode('[{"name": "add", "arguments": {}}]')]
+    reader = made.reader(add, max_calls=None)
+    assert reader.push(tokenizer.decode(ids, skip_special_tokens=False)) == []
+    assert reader.finish() == [Call("add", "{}")]
