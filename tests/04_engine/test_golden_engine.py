@@ -58,7 +58,7 @@ def test_nothing_changes_with_small_steps_and_odd_blocks(
     guessed ahead; and then once more, with the beginnings of prompts in the prefix cache."""
     config = EngineConfig(
         real_model, kernels="native", block_size=7, max_batch_size=8, max_batch_tokens=24,
-        max_seq_len=160, kv_memory_bytes=260 * 46080, speculate=speculate,
+        max_seq_len=120, kv_memory_bytes=140 * 46080, speculate=speculate,
     )  # fmt: skip
     try:
         engine = start_engine(config, 0)
