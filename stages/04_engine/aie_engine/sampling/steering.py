@@ -15,7 +15,8 @@ per occurrence, and once.
 Axes: R rows, V vocabulary.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,8 @@ class Steering:
     is_lasting: bool  # False: it is over once min_tokens are there
     stop_ids: IndexArray  # not before min_tokens
     allowed: IndexArray | None
-    bad_words: tuple[tuple[int, ...], ...]
+    bad_tokens: IndexArray  # words of one token
+    bad_words: Mapping[int, Sequence[tuple[int, ...]]]  # longer ones, by their last but one, which must have been said
     bias_ids: IndexArray
     bias: Float32Array
     repetition: float
@@ -68,13 +70,22 @@ class Steering:
             is_lasting,
             _index(sorted(stop_ids)),
             None if params.allowed_token_ids is None else _index(params.allowed_token_ids),
-            params.bad_words,
+            _index([word[0] for word in params.bad_words if len(word) == 1]),
+            _by_last_but_one(params.bad_words),
             _index([token for token, _ in params.logit_bias]),
             np.array([value for _, value in params.logit_bias], np.float32),
             params.repetition_penalty,
             params.frequency_penalty,
             params.presence_penalty,
         )
+
+
+def _by_last_but_one(words: Iterable[tuple[int, ...]]) -> Mapping[int, Sequence[tuple[int, ...]]]:
+    found: defaultdict[int, list[tuple[int, ...]]] = defaultdict(list)
+    for word in words:
+        if len(word) > 1:
+            found[word[-2]].append(word)
+    return dict(found)
 
 
 def _index(values: Sequence[int]) -> IndexArray:
@@ -120,17 +131,22 @@ def _forbid(flat: Float32Array, width: int, steered: _Steered) -> None:
     for r, row, wish in steered:
         if row.num_sampled < row.params.min_tokens and len(wish.stop_ids):
             never.append(wish.stop_ids + r * width)
-        if wish.bad_words and (ends := _ends_of_bad_words(row, wish.bad_words)):
+        if len(wish.bad_tokens):
+            never.append(wish.bad_tokens + r * width)
+        if wish.bad_words and row.num_sampled and (ends := _ends_of_bad_words(row, wish.bad_words)):
             never.append(_index(ends) + r * width)
     if never:
         flat[np.concatenate(never)] = _NEVER
 
 
-def _ends_of_bad_words(row: "SampleRow", words: Sequence[tuple[int, ...]]) -> list[int]:
+def _ends_of_bad_words(row: "SampleRow", words: Mapping[int, Sequence[tuple[int, ...]]]) -> list[int]:
     """Tokens that would complete a word whose others are the last of the answer."""
-    longest = min(row.num_sampled, max(map(len, words)) - 1)
-    recent = tuple(row.tokens[row.position - longest : row.position].tolist())
-    return [word[-1] for word in words if len(word) - 1 <= longest and recent[longest - len(word) + 1 :] == word[:-1]]
+    ends: list[int] = []
+    for word in words.get(int(row.tokens[row.position - 1]), ()):
+        begin = row.position - len(word) + 1
+        if begin >= row.num_prompt and tuple(row.tokens[begin : row.position].tolist()) == word[:-1]:
+            ends.append(word[-1])
+    return ends
 
 
 def _add_bias(flat: Float32Array, width: int, steered: _Steered) -> None:

@@ -5,6 +5,7 @@ from typing import Final
 
 from aie_engine import InvalidInputError, SamplingParams
 from aie_server.api.fields import Fields
+from aie_server.api.inputs import parse_priority
 from aie_server.config import ServerConfig
 
 __all__ = ["Fanout", "parse_fanout"]
@@ -49,5 +50,4 @@ def parse_fanout(fields: Fields, config: ServerConfig) -> Fanout:
     salt = fields.text("cache_salt")
     if salt is not None and not 1 <= len(salt) <= config.max_cache_salt_chars:
         raise fields.error("cache_salt", f"a string of 1 to {config.max_cache_salt_chars} characters")
-    priority = fields.integer("priority", low=-config.max_priority, high=config.max_priority)
-    return Fanout(num_choices, priority or 0, salt or "")
+    return Fanout(num_choices, parse_priority(fields, config), salt or "")
