@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from aie_server.api.prompts import chat_prompt
 from aie_server.api.structured import parse_form
 from aie_server.api.tool_calls import Call, More, Piece
 from aie_server.api.tool_formats import Function, ToolFormat, find_format
+from aie_server.api.tool_messages import without_tools
 from aie_server.api.tools import parse_tools
 from aie_server.config import ServerConfig
 
@@ -95,6 +97,18 @@ def test_the_clients_own_helper_collects_a_stream(harness: Any, client: openai.O
         completion = stream.get_final_completion()
     (call,) = completion.choices[0].message.tool_calls or []
     assert call.function.arguments == '{"city":"Köln"}'
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_each_of_several_answers_has_its_own_calls(harness: Any, client: Any, script: Any, stream: bool) -> None:
+    harness.engine.script = script(f"{CALL}\n{CALL}")
+    answer = client.chat.completions.create(model="fake", messages=MESSAGES, tools=TOOLS, n=2, stream=stream)
+    calls: dict[tuple[int, int], str] = {}
+    for choice in [choice for chunk in answer for choice in chunk.choices] if stream else answer.choices:
+        for number, part in enumerate((choice.delta if stream else choice.message).tool_calls or []):
+            key = choice.index, part.index if stream else number
+            calls[key] = calls.get(key, "") + part.function.arguments
+    assert calls == dict.fromkeys([(0, 0), (0, 1), (1, 0), (1, 1)], '{"city":"Köln"}')
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -379,6 +393,26 @@ def merged(pieces: Iterable[Piece]) -> list[Call]:
 )
 def test_the_format_is_the_templates(source: Any, name: str) -> None:
     assert find_format(ChatTemplate(source)).name == name
+
+
+@pytest.mark.parametrize(("file", "name"), [("chatml", "hermes"), ("dated", "llama"), ("alternating", "prompted")])
+def test_the_format_of_templates_as_families_write_them(file: str, name: str) -> None:
+    path = Path(__file__).parents[1] / "02_loader" / "chat_templates" / f"{file}.jinja"
+    template = ChatTemplate(path.read_text("utf-8"))
+    assert find_format(template).name == name
+    # What it writes of a call that was made is what is looked for in an answer.
+    made: Any = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": {"city": "Bonn"}}}
+    messages: Any = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "tool_calls": [made]}]
+    if name == "prompted":
+        messages = without_tools(messages, [])
+    text = template.render(messages, tools=None if name == "prompted" else TOOLS, add_generation_prompt=False)
+    answer = text[text.rindex("<tool_call>" if name != "llama" else '{"name"') :]
+    for end in ("<|im_end|>", "<|eot_id|>"):
+        answer = answer.split(end)[0]
+    use = parse_tools(Fields({"tools": TOOLS}), ServerConfig(), template)
+    assert use is not None
+    reader = use.reader()
+    assert [*reader.push(answer), *reader.finish()] == [Call("weather", '{"city":"Bonn"}')]
 
 
 @pytest.mark.parametrize("source", [PLAIN, KNOWING, "{% if tools %}[TOOL_CALLS]{% endif %}",

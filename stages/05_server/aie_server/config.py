@@ -50,7 +50,7 @@ class ServerConfig:
     max_priority: int = 100  # either way
     max_cache_salt_chars: int = 256
     max_top_logprobs: int = 20
-    max_constraint_chars: int = 1 << 16  # of a schema, expression or grammar, and of all tools of a request together
+    max_constraint_chars: int = 1 << 17  # of a schema, expression or grammar, and of all tools of a request together
     max_guided_choices: int = 1024  # texts of which an answer may be one
     max_tools: int = 128  # as OpenAI's API has it
     default_completion_tokens: int = 16  # as OpenAI's API has it

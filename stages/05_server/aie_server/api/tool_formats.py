@@ -109,7 +109,7 @@ _HERMES: Final = ToolFormat("hermes", "<tool_call>", "<tool_call>", "</tool_call
 _FORMATS: Final = (
     _HERMES,  # Qwen, too
     ToolFormat("mistral", "[TOOL_CALLS]", "[TOOL_CALLS]", "", is_list=True),
-    ToolFormat("llama", '"parameters": dictionary', "", "", key="parameters"),
+    ToolFormat("llama", '"parameters": ', "", "", key="parameters"),
 )
 # SmolLM2 learned this form from a system prompt: its template knows nothing of tools.
 _PROMPTED: Final = ToolFormat("prompted", "", "<tool_call>", "</tool_call>", is_list=True)
