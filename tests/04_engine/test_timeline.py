@@ -106,16 +106,19 @@ def test_the_queue_says_why_and_who_holds_the_blocks() -> None:
     assert run.book.explain_all(0, run.now).queue is None
 
 
-def test_waiting_for_a_shared_prefix_is_charged_to_the_one_who_waits() -> None:
+def test_who_waits_for_a_shared_prefix_and_who_comes_in_the_meantime() -> None:
     run = Run()
-    run.add("first")
-    run.add("twin")
-    run.add("stranger")
+    for name in ("first", "twin", "third"):
+        run.add(name)
     held = HeldBack("twin", "prefix", 1, 50, (("first", 4),))
     run.step(10, chunk("first", 0, 8), admitted={"first": 0}, held=held)
-    run.step(10, chunk("twin", 8, 2), chunk("stranger", 0, 9), admitted={"twin": 8, "stranger": 0})
-    twin, stranger = run.end("twin"), run.end("stranger")
-    assert spent(twin) == {"prefix": 10_000, "prefill": 10_000}
+    run.now -= 10 * MS
+    run.add("stranger")  # as the step began
+    run.now += 10 * MS
+    admitted = {"twin": 8, "third": 8, "stranger": 0}
+    run.step(10, chunk("twin", 8, 2), chunk("third", 8, 2), chunk("stranger", 0, 9), admitted=admitted)
+    twin, third, stranger = (run.end(name) for name in ("twin", "third", "stranger"))
+    assert spent(twin) == spent(third) == {"prefix": 10_000, "prefill": 10_000}
     assert twin.cached_tokens == 8 and twin.prefill_tokens == 2 and shares(twin.held_by) == {"first": 10_000}
     assert spent(stranger) == {"turn": 10_000, "prefill": 10_000} and stranger.held_by == []
 
@@ -254,6 +257,17 @@ def test_the_deadline_of_one_who_waits_ends_its_wait() -> None:
     assert (late.state, spent(late)) == ("deadline", {"turn": 3000})
 
 
+def test_who_leaves_before_any_plan_saw_it() -> None:
+    run = Run()
+    run.add("a")
+    run.wait(3)
+    assert spent(run.end("a", "cancelled")) == {"turn": 3000}
+    run.wait(5)
+    run.add("b")
+    run.step(10, chunk("b", 0, 10), admitted={"b": 0})
+    assert spent(run.of("a")) == {"turn": 3000} and not run.book._newcomers
+
+
 def test_a_scheduler_that_does_not_say_whom_it_admits() -> None:
     run = Run()
     run.add("a")
@@ -267,13 +281,18 @@ def test_open_ones_are_explained_without_being_touched() -> None:
     run.add("a")
     run.step(10, chunk("a", 0, 10), admitted={"a": 0}, held=HeldBack("w", "blocks", 4, 0, (("a", 4),)))
     run.add("w")
+    run.wait(2)
+    assert spent(run.of("w")) == spent(run.of("w")) == {"turn": 2000}, "until a step is planned, nothing else is known"
+    run.step(3, chunk("a", 10, 1), held=HeldBack("w", "blocks", 4, 0, (("a", 4),)))
     run.wait(6)
     for _ in range(2):
         waiting, running = run.of("w"), run.of("a")
-        assert (waiting.state, spent(waiting), shares(waiting.held_by)) == ("waiting", {"blocks": 6000}, {"a": 6000})
-        assert (running.state, spent(running)) == ("decode", {"prefill": 10_000, "between": 6000})
+        assert (waiting.state, spent(waiting)) == ("waiting", {"turn": 2000, "blocks": 9000})
+        assert shares(waiting.held_by) == {"a": 9000}
+        assert (running.state, spent(running)) == ("decode", {"prefill": 10_000, "decode": 3000, "between": 8000})
     everything = run.book.explain_all(5, run.now)
     assert [report.request_id for report in everything.requests] == ["a", "w"] and everything.num_open == 2
+    assert spent(run.end("w", "cancelled")) == {"turn": 2000, "blocks": 9000}
 
 
 def test_only_the_last_are_remembered_and_nothing_grows() -> None:

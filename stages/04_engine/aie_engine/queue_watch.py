@@ -4,8 +4,8 @@ A queue is served in order, so whatever holds up its head holds up everybody beh
 serves all: a meter per reason, of which one runs at any time. Who enters the queue reads them, who leaves reads them
 again, and the differences are what he waited for. A step costs one addition, however many wait.
 
-Two things need more than a meter. Who held the blocks is kept as a short history of periods, which is looked at when
-somebody leaves. And waiting for a shared prefix holds up nobody else, so that it is charged to the one who waits.
+Who held the blocks, or computes the prefix that others wait to share, is kept as a short history of periods, which is
+looked at when somebody leaves. (Those who wait for a prefix stand aside; it is the reason only when nobody else waits.)
 """
 
 from collections import deque
@@ -45,20 +45,17 @@ class QueueWatch:
         self._head_since_s = now  # since when the head's reason is what it is
         self._holds: deque[Hold] = deque(maxlen=_MAX_HOLDS)
 
-    def advance(self, now: float) -> float:
-        """Let the meter that runs run on until `now`; gives for how long."""
-        passed_s = now - self._since_s
+    def advance(self, now: float) -> None:
+        """Let the meter that runs run on until `now`."""
+        self.meters[self._running] += now - self._since_s
         self._since_s = now
-        self.meters[self._running] += passed_s
-        return passed_s
 
     def held(self, head: HeldBack | None, now: float) -> None:
         """`head` is held up from `now` on; None: nobody waits longer than until the next step. After `advance(now)`."""
         before, self.head = self.head, head
         if before is None or head is None or (before.request_id, before.reason) != (head.request_id, head.reason):
             self._head_since_s = now
-        # Of a shared prefix only the one who waits for it is held up, and `TimelineBook` charges him himself.
-        self._running = _TURN if head is None or head.reason == "prefix" else _INDEX[head.reason]
+        self._running = _TURN if head is None else _INDEX[head.reason]
         last = self._holds[-1] if self._holds and self._holds[-1].head is before else None
         if last is not None:
             last.ended_s = now
@@ -75,16 +72,14 @@ class QueueWatch:
         """What the meters ran since they stood at `began`."""
         return [now - then for now, then in zip(self.meters, began, strict=True)]
 
-    def holders_since(self, request_id: str, began_s: float, now: float) -> dict[str, tuple[float, int]]:
-        """Who held up `request_id`, which waits since `began_s`: seconds and most blocks of each, as far back as the
-        history goes."""
+    def holders_since(self, began_s: float, now: float) -> dict[str, tuple[float, int]]:
+        """Who held up those who wait since `began_s`: seconds and most blocks of each, as far back as the history
+        goes."""
         found: dict[str, tuple[float, int]] = {}
         for hold in reversed(self._holds):
             ended_s = now if hold.head is self.head else hold.ended_s
             if ended_s <= began_s:
                 break
-            if hold.head.reason == "prefix" and hold.head.request_id != request_id:
-                continue
             overlap_s = ended_s - max(hold.began_s, began_s)
             for name, blocks in hold.most.items():
                 seconds, most = found.get(name, (0.0, 0))

@@ -46,6 +46,7 @@ class TimelineBook:
         self._max_kept = max_kept
         self._open: dict[str, Timeline] = {}
         self._kept: OrderedDict[str, Timeline] = OrderedDict()  # the one that ended last comes last
+        self._newcomers: dict[str, Timeline] = {}  # since the last plan; until the next, it is that step they wait for
         self._queue = QueueWatch(now)
         self._pace = DecodePace()
         self._stepped_s = now  # when the last step ended
@@ -54,13 +55,16 @@ class TimelineBook:
 
     def added(self, request_id: str, now: float, num_prompt: int = 0) -> None:
         """A request was taken in and waits."""
-        self._advance(now)
-        self._open[request_id] = Timeline(request_id, num_prompt, now, now, tuple(self._queue.meters))
+        member = self._open[request_id] = Timeline(request_id, num_prompt, now, now)
+        self._newcomers[request_id] = member
 
     def planned(self, plan: StepPlan, now: float) -> None:
         """A step was planned, whose time begins at `now`."""
         self._close_step(now)
-        self._advance(now)
+        self._queue.advance(now)
+        for newcomer in self._newcomers.values():
+            self._enter_queue(newcomer, now)
+        self._newcomers.clear()
         for request_id in plan.expired:
             self.ended(request_id, "deadline", now)
         for lost in plan.preempted:
@@ -106,7 +110,7 @@ class TimelineBook:
 
     def explain(self, request_ids: Iterable[str], now: float) -> Explanation:
         """Those of `request_ids` that are open or remembered."""
-        self._advance(now)
+        self._queue.advance(now)
         reports: list[TimelineReport] = []
         for request_id in request_ids:
             if (member := self._open.get(request_id)) is not None:
@@ -117,7 +121,7 @@ class TimelineBook:
 
     def explain_all(self, num_ended: int, now: float) -> Explanation:
         """All that are open, in the order in which they came, and the `num_ended` that ended last, the latest first."""
-        self._advance(now)
+        self._queue.advance(now)
         reports = [self._report_open(member, now) for member in self._open.values()]
         for _, member in zip(range(num_ended), reversed(self._kept.values()), strict=False):
             reports.append(member.report())
@@ -129,12 +133,6 @@ class TimelineBook:
 
     # What follows accounts for time; each leaves `mark_s` where it accounted to.
 
-    def _advance(self, now: float) -> None:
-        """The queue's meters, and the one wait that they do not measure."""
-        passed_s, head = self._queue.advance(now), self._queue.head
-        if head is not None and head.reason == "prefix" and (member := self._open.get(head.request_id)) is not None:
-            member.prefix_s += passed_s
-
     def _bring(self, member: Timeline, now: float) -> None:
         """Up to `now` for one in the batch: since the last step, or since the last one it was in."""
         idle_s = now - member.mark_s
@@ -144,8 +142,15 @@ class TimelineBook:
             member.paused_s += idle_s
         member.mark_s = now
 
+    def _enter_queue(self, member: Timeline, now: float) -> None:
+        member.wait_for_turn(now)
+        member.entered = tuple(self._queue.meters)
+
     def _leave_queue(self, member: Timeline, now: float) -> None:
-        holders = self._queue.holders_since(member.request_id, member.mark_s, now)
+        if member.entered is None:
+            member.wait_for_turn(now)
+            return
+        holders = self._queue.holders_since(member.mark_s, now)
         member.add_wait(self._queue.since(member.entered), holders)
         member.mark_s = now
 
@@ -223,8 +228,9 @@ class TimelineBook:
 
     def _end(self, request_id: str, reason: str, now: float) -> None:
         member = self._open.pop(request_id)
+        self._newcomers.pop(request_id, None)
         if member.phase is Phase.WAITING:
-            self._advance(now)
+            self._queue.advance(now)
             self._leave_queue(member, now)
         else:
             self._bring(member, now)
@@ -238,7 +244,7 @@ class TimelineBook:
         """With the time since the last step or, of one who waits, since it came. The member is left as it is."""
         twin = copy(member)
         if twin.phase is Phase.WAITING:
-            twin.held_by = dict(member.held_by)
+            twin.held_by, twin.queue_s = dict(member.held_by), list(member.queue_s)
             self._leave_queue(twin, now)
         else:
             self._bring(twin, now)

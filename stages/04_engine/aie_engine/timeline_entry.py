@@ -34,10 +34,9 @@ class Timeline:
     num_prompt: int
     added_s: float
     mark_s: float  # up to when time is accounted for; of one who waits: when that began
-    entered: tuple[float, ...]  # the queue's meters when it began to wait
+    entered: tuple[float, ...] | None = None  # the queue's meters when it began to wait; None: no plan has seen it yet
     phase: Phase = Phase.WAITING
     queue_s: list[float] = field(default_factory=lambda: [0.0] * len(REASONS))
-    prefix_s: float = 0.0  # of the running wait, for a prefix that another computes; the meters call it "turn"
     preempted_s: float = 0.0
     prefill_s: float = 0.0
     recompute_s: float = 0.0
@@ -64,17 +63,17 @@ class Timeline:
     num_events: int = 0
     ended: str | None = None  # how
 
+    def wait_for_turn(self, now: float) -> None:
+        """It came while a step was running, whose end it had to await whatever else there was to wait for."""
+        self.queue_s[0] += now - self.mark_s
+        self.mark_s = now
+
     def add_wait(self, meters_s: list[float], holders: Mapping[str, tuple[float, int]]) -> None:
         """A wait is over that took `meters_s` by reason."""
         if self.preemptions:
             self.preempted_s += sum(meters_s)
         else:
-            turn, prefix = REASONS.index("turn"), REASONS.index("prefix")
-            moved_s = min(self.prefix_s, meters_s[turn])
-            meters_s[turn] -= moved_s
-            meters_s[prefix] += moved_s
             self.queue_s = [before + more for before, more in zip(self.queue_s, meters_s, strict=True)]
-        self.prefix_s = 0.0
         for name, (seconds, blocks) in holders.items():
             key = _bounded(name, self.held_by)
             before_s, most = self.held_by.get(key, (0.0, 0))
