@@ -310,6 +310,31 @@ def test_what_a_client_sends_before_it_knows_of_the_drain_is_answered(harness: A
     assert all(client.is_closed_by_peer() for client in clients)
 
 
+def test_who_is_connected_and_not_yet_heard_when_the_server_closes_is_answered(harness: Any) -> None:
+    """Such as those who come back at once after a 503: the kernel lets them in until the socket is closed."""
+    server = harness.serve(config=config(leaving_timeout_s=WAIT_S))
+    silent = [harness.connect() for _ in range(4)]
+    wait_until(lambda: server.num_connections == 4)
+    server.begin_drain()
+    closing = threading.Thread(target=server.close)
+    closing.start()
+    for client in silent:
+        answer = client.get("/version").answer()
+        assert (answer.status, answer.headers["Connection"]) == (200, "close")
+    closing.join()
+
+
+def test_the_backlog_is_answered_when_the_server_closes(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = harness.serve()
+    is_accepting = threading.Event()
+    monkeypatch.setattr(server._listener, "_accept_one", lambda: is_accepting.wait(0.001))  # nobody is accepted
+    waiting = [harness.connect().get("/version") for _ in range(4)]
+    server.close()
+    for client in waiting:
+        answer = client.answer()
+        assert (answer.status, answer.error["code"]) == (503, "server_draining")
+
+
 def test_a_request_that_began_before_the_drain_may_end_after_it(harness: Any) -> None:
     server = harness.serve(config=config(leaving_timeout_s=0.05))
     client = harness.connect().send(b"GET /version HTTP/1.1\r\n")
@@ -356,7 +381,7 @@ def test_connection_is_busy_until_the_last_byte_of_its_answer_has_left(harness: 
 
 def test_drain_gives_up_at_its_deadline_and_close_ends_the_rest(harness: Any, make_engine: Any) -> None:
     engine = make_engine()
-    server = harness.serve(engine, config=config())
+    server = harness.serve(engine, config=config(leaving_timeout_s=0.05))
     client = harness.connect().post("/v1/completions", {"prompt": "hi"})
     engine.wait_for_request()
     assert server.drain(0.01) is False

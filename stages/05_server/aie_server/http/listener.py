@@ -9,12 +9,15 @@ the accepting thread itself, which costs one write.
 import contextlib
 import errno
 import logging
+import select
 import socket
 import threading
 import time
 from collections import deque
 from socketserver import BaseRequestHandler, TCPServer, ThreadingMixIn
 from typing import Any, Final
+
+import msgspec
 
 from aie_engine import InvalidInputError
 from aie_server.errors import AddressInUseError
@@ -26,15 +29,19 @@ __all__ = ["Listener"]
 _log = logging.getLogger("aie.server")
 _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _NUM_GIVE_WAY: Final = 16  # idle connections that end when there are no descriptors left
-_POLL_S: Final = 0.25  # how soon the accept loop sees that it shall stop, where `close` cannot wake it
-_BODY: Final = (
-    b'{"error":{"message":"Too many connections are open.","type":"overloaded_error","param":null,'
-    b'"code":"too_many_connections"}}'
-)
-_TOO_MANY: Final = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
-    b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(_BODY), _BODY)
-)
+
+
+def _unavailable(message: str, code: str) -> bytes:
+    error = {"message": message, "type": "overloaded_error", "param": None, "code": code}
+    body = msgspec.json.encode({"error": error})
+    return (
+        b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+        b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    )
+
+
+_TOO_MANY: Final = _unavailable("Too many connections are open.", "too_many_connections")
+_LEAVING: Final = _unavailable("The server is shutting down; another one will answer.", "server_draining")
 
 
 class Listener(ThreadingMixIn, TCPServer):
@@ -51,7 +58,8 @@ class Listener(ThreadingMixIn, TCPServer):
         self._connections: dict[socket.socket, tuple[threading.Thread, ConnectionState]] = {}
         self._ending: deque[threading.Thread] = deque()  # done with their connection, perhaps not quite gone
         self._thread: threading.Thread | None = None
-        self._leaving = LeaveSignal()
+        self._leaving = LeaveSignal()  # to the connections
+        self._closing = LeaveSignal()  # to the accept loop
         self._is_closed = False
         self._stopping = threading.Event()
         self.request_queue_size = app.limits.backlog
@@ -60,6 +68,7 @@ class Listener(ThreadingMixIn, TCPServer):
             super().__init__((host, port), BaseRequestHandler)  # `finish_request` makes the real one
         except (OSError, OverflowError) as error:
             self._leaving.close()
+            self._closing.close()
             raise _explain(error, host, port) from None
 
     @property
@@ -74,23 +83,26 @@ class Listener(ThreadingMixIn, TCPServer):
             return sum(not state.is_idle for _, state in self._connections.values())
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self.serve_forever, args=(_POLL_S,), name="aie-accept", daemon=True)
+        self._thread = threading.Thread(target=self._accept, name="aie-accept", daemon=True)
         self._thread.start()
 
     def close(self, timeout_s: float) -> None:
-        """Stop accepting, hang up on whoever is still connected, and wait for their threads. A second call does
-        nothing."""
+        """Stop accepting, hang up on whoever is still connected, and wait for their threads. After `hang_up_idle` they
+        have what is left of its time to say what they wanted. A second call does nothing."""
         if self._is_closed:
             return
         self._is_closed = True
-        self._stopping.set()
-        if self._thread is not None:
-            _shut_down(self.socket)  # on Linux this wakes the accept loop
-            self.shutdown()
-            self._thread.join()
-        self.server_close()
         deadline = time.monotonic() + timeout_s
+        self._stopping.set()
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._refuse_backlog()
+        self.server_close()
         with self._changed:
+            if self._leaving.is_set:
+                leaving_s = min(timeout_s, self._app.limits.leaving_timeout_s)
+                self._changed.wait_for(lambda: not self._connections, leaving_s)
             threads = [*self._ending, *(thread for thread, _ in self._connections.values())]
             for sock in self._connections:
                 _shut_down(sock)
@@ -98,6 +110,7 @@ class Listener(ThreadingMixIn, TCPServer):
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
         self._leaving.close()
+        self._closing.close()
 
     def hang_up_idle(self) -> None:
         """End the connections on which no request is in progress, also none that is on its way: they have
@@ -111,6 +124,34 @@ class Listener(ThreadingMixIn, TCPServer):
             return self._changed.wait_for(
                 lambda: all(state.is_idle for _, state in self._connections.values()), max(0.0, timeout_s)
             )
+
+    def _accept(self) -> None:
+        """In place of `serve_forever`, which looks only now and then whether it shall end."""
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN)
+        poll.register(self._closing, select.POLLIN)
+        while not self._closing.is_set:
+            poll.poll()
+            if not self._closing.is_set:
+                self._accept_one()
+
+    def _accept_one(self) -> None:
+        try:
+            request, client_address = self.get_request()
+        except OSError:  # it is gone again, or there are no descriptors
+            return
+        try:
+            self.process_request(request, client_address)
+        except Exception:
+            self.handle_error(request, client_address)
+            self.shutdown_request(request)
+
+    def _refuse_backlog(self) -> None:
+        """Those whom the kernel has let in and nobody has looked at: with the socket they would be reset."""
+        self.socket.setblocking(False)
+        with contextlib.suppress(OSError):
+            for _ in range(self._app.limits.backlog):
+                self._refuse(self.socket.accept()[0], _LEAVING)
 
     # What socketserver calls
 
@@ -141,13 +182,13 @@ class Listener(ThreadingMixIn, TCPServer):
                 )
                 self._connections[request] = (thread, ConnectionState())
         if is_full:
-            self._refuse(request)
+            self._refuse(request, _TOO_MANY)
             return
         try:
             thread.start()
         except RuntimeError:  # the system gives no more threads
             self._forget(request)
-            self._refuse(request)
+            self._refuse(request, _TOO_MANY)
 
     def _make_room(self) -> bool:
         """Hang up on the oldest idle connection. False if there is none. The caller holds the lock."""
@@ -179,10 +220,10 @@ class Listener(ThreadingMixIn, TCPServer):
                 self._ending.append(entry[0])
             self._changed.notify_all()
 
-    def _refuse(self, request: socket.socket) -> None:
+    def _refuse(self, request: socket.socket, answer: bytes) -> None:
         with contextlib.suppress(OSError):
             request.settimeout(0)
-            request.send(_TOO_MANY)
+            request.send(answer)
             request.shutdown(socket.SHUT_WR)
             request.recv(64 * 1024)  # what has arrived already would turn the close into a reset
         request.close()
