@@ -1,13 +1,13 @@
 """The engine's step on a model that can be predicted: what comes out, what it costs, and what fails with what."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-Answer = Callable[[Sequence[int], int], tuple[int, ...]]
+Answer = Callable[..., tuple[int, ...]]
 
 PROMPTS = [[5, 6, 7], [5], list(range(20)), [90, 3] * 6, [1, 2, 3, 4], [44] * 9]
 
@@ -287,3 +287,75 @@ def test_whatever_happens_every_request_ends_once_and_no_block_is_lost(
         rig.last(request_id)
         tokens = rig.tokens(request_id)
         assert tokens == answer(prompt, len(tokens))
+
+
+@pytest.mark.parametrize("max_rows", [9, 16, 40])
+def test_every_token_of_a_prompt_is_scored_once_in_however_many_passes(
+    new_rig: Any, answer: Answer, max_rows: int
+) -> None:
+    rig = new_rig(max_rows=max_rows, num_blocks=18, max_seq_len=60, max_batch_size=3)
+    prompts = {name: [(7 * index + ord(name)) % 97 for index in range(25)] for name in "abc"}
+    for name, prompt in prompts.items():
+        rig.add(name, prompt, 20, prompt_logprobs=1 if name != "c" else None)
+    rig.run()
+    assert rig.core.stats().num_preemptions > 0, "a prompt that is recomputed is not scored again"
+    for name, prompt in prompts.items():
+        scores = [score for event in rig.events[name] for score in event.prompt_logprobs]
+        assert [score.token_id for score in scores] == (prompt[1:] if name != "c" else [])
+        for known, score in enumerate(scores, 1):
+            (expected,) = answer(prompt[:known], 1)
+            assert score.top[0][0] == expected
+            assert (score.rank == 1) == (score.token_id == expected)
+    assert rig.all_blocks_free
+
+
+def test_who_wants_its_prompt_scored_takes_nothing_from_the_prefix_cache(rig: Any) -> None:
+    prompt = list(range(20))
+    for name, wish in (("first", None), ("second", None), ("scored", 0)):
+        rig.add(name, prompt, 2, prompt_logprobs=wish)
+        rig.run()
+    assert [rig.last(name).num_cached_tokens for name in ("first", "second", "scored")] == [0, 16, 0]
+    assert len([score for event in rig.events["scored"] for score in event.prompt_logprobs]) == 19
+
+
+def test_salts_and_the_switch_keep_prompts_apart(new_rig: Any, answer: Answer) -> None:
+    prompt = list(range(20))
+    rig = new_rig()
+    for name, salt in (("a", "one"), ("b", "two"), ("c", "one")):
+        rig.add(name, prompt, 3, cache_salt=salt)
+        rig.run()
+        assert rig.tokens(name) == answer(prompt, 3)
+    assert [rig.last(name).num_cached_tokens for name in "abc"] == [0, 0, 16]
+    assert rig.core.stats().prefix_query_tokens == 60 and rig.core.stats().prefix_hit_tokens == 16
+    assert rig.core.stats().num_cached_blocks > 0 and rig.all_blocks_free
+    off = new_rig(prefix_caching=False)
+    for name in "ab":
+        off.add(name, prompt, 3)
+        off.run()
+    assert off.last("b").num_cached_tokens == 0 and off.core.stats().prefix_query_tokens == 0
+
+
+def test_an_answer_continues_out_of_the_cache(rig: Any, answer: Answer) -> None:
+    """As a conversation does: the next prompt is the last one, its answer, and something new."""
+    prompt = list(range(10))
+    rig.add("a", prompt, 12)
+    rig.run()
+    longer = [*prompt, *rig.tokens("a"), 5, 6]
+    rig.add("b", longer, 4)
+    rig.run()
+    assert rig.last("b").num_cached_tokens == 20, "all full blocks of the 21 computed tokens"
+    assert rig.tokens("b") == answer(longer, 4)
+
+
+def test_who_lost_what_to_whom_is_logged(new_rig: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "aie.engine")
+    rig = new_rig(num_blocks=10, max_seq_len=36)
+    for index in range(4):
+        rig.add(str(index), [index, 7], 30)
+    rig.run()
+    told = [record.getMessage() for record in caplog.records if record.levelname == "INFO"]
+    assert len(told) == rig.core.stats().num_preemptions > 1
+    assert all("lost the KV blocks of" in line for line in told)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 1, "not one for each, in a time without end"
+    assert "--kv-memory" in warnings[0]

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from aie_engine.constraints import ConstrainedAnswer, ConstraintsUnavailableError, MaskAhead
 from aie_engine.requests import GenerateRequest
+from aie_tensor import InvalidInputError
 
 __all__ = ["Preparing"]
 
@@ -28,8 +29,10 @@ class Preparing:
 
     def begin(self, request: GenerateRequest, when_ready: Callable[[], None]) -> None:
         """Compile what `request` asks for. `when_ready` is called by another thread. Raises
-        `ConstraintsUnavailableError`."""
+        `ConstraintsUnavailableError`, and `InvalidInputError` for an id that is here already."""
         assert request.constraint is not None, f"{request.request_id} asks for no form"
+        if request.request_id in self._open:
+            raise InvalidInputError(f"request id {request.request_id!r} is in use", param="request_id")
         if self._masks is None:
             raise ConstraintsUnavailableError("This engine cannot hold answers to a form: it has no tokenizer.")
         self._open[request.request_id] = request, self._masks.open(request.constraint, when_ready)
