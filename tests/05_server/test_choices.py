@@ -1,11 +1,18 @@
 """Several answers to one prompt, and the prompt as a part of the answer."""
 
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from aie_engine import GenerateRequest, TokenEvent
+from aie_engine import AieError, GenerateRequest, TokenEvent
+from aie_server import ServerConfig
+from aie_server.api.choices import parse_fanout
+from aie_server.api.fields import Fields
+from aie_server.api.sampling import parse_max_tokens, parse_output_options, parse_sampling
 
 
 def test_each_choice_is_a_request_and_the_prompt_is_counted_once(harness: Any) -> None:
@@ -227,3 +234,39 @@ def test_token_ids_stream_as_they_come(harness: Any, make_engine: Any, script: A
     first, *chunks, done = harness.chat(return_token_ids=True, stream=True).events
     assert bytes(first["prompt_token_ids"]) == b"user: hi|\nassistant: "
     assert all("prompt_token_ids" not in chunk for chunk in chunks)
+
+
+NUMBERS = st.integers(-2, 3) | st.sampled_from([0.5, -0.0, 1e300, 2**63, 300, 256, 65])
+VALUES = (
+    st.none()
+    | st.booleans()
+    | NUMBERS
+    | st.text("a 5\u00e9", max_size=2)
+    | st.lists(NUMBERS | st.text("a ", max_size=2) | st.lists(NUMBERS, max_size=2), max_size=3)
+    | st.dictionaries(st.sampled_from(["5", "05", "256", "300", "-1", "a", ""]), NUMBERS | st.none(), max_size=3)
+)
+FIELDS = [
+    "n", "best_of", "priority", "cache_salt", "temperature", "top_k", "top_p", "min_p", "typical_p", "seed",
+    "min_tokens", "repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias", "bad_words",
+    "allowed_token_ids", "prompt_logprobs", "return_token_ids", "stop", "stop_token_ids", "max_tokens", "ignore_eos",
+    "stream",
+]  # fmt: skip
+
+
+@given(given_fields=st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4))
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])  # nothing of it is changed
+def test_whatever_a_field_holds_is_taken_or_refused_by_its_name(harness: Any, given_fields: dict[str, object]) -> None:
+    fields, config = Fields(given_fields), ServerConfig()
+    model: Any = SimpleNamespace(engine=harness.engine, text=harness.text)
+    try:
+        parse_output_options(fields, config, with_logprobs=False)
+        max_tokens = parse_max_tokens(fields)
+        sampling = parse_sampling(fields, config, model, logprobs=None)(16 if max_tokens is None else max_tokens)
+        fanout = parse_fanout(fields, config)
+    except AieError as error:
+        assert error.status == 400
+        assert str(getattr(error, "param", "")).split(".")[0] in given_fields
+    else:
+        sampling.check_vocabulary(harness.engine.info.vocab_size)
+        for number in range(fanout.num_choices):
+            fanout.sampling_of(number, sampling, scores_prompt=False).validated()
