@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from aie_tensor import NativeUnavailableError, native
+from aie_tensor import NativeUnavailableError, native, ops
 
 
 @pytest.fixture(scope="session")
@@ -18,10 +18,16 @@ def native_lib():
 class Bench:
     """A plan builder with its own buffers and a small KV cache [P, L, G, A, D]."""
 
-    def __init__(self, lib, max_tokens=8, num_threads=2, kv_shape=(1, 1, 1, 16, 16), max_context=16, **options):
+    def __init__(
+        self, lib, max_tokens=8, num_threads=2, kv_shape=(1, 1, 1, 16, 16), max_context=16, kv_dtype="fp32", **options
+    ):
         self.lib, self.max_tokens, self.alive, self.plan = lib, max_tokens, [], None
         # NaN in the cache: whatever reads a slot that was never written shows it
-        self.kv = native.KVLayout(np.full(kv_shape, np.nan, np.float32), np.full(kv_shape, np.nan, np.float32))
+        blank, dtype = (111 if kv_dtype == "int8" else np.nan), ops.KV_DTYPES[kv_dtype]
+        slabs = [np.full(kv_shape, blank, dtype) for _ in range(2)]
+        if kv_dtype == "int8":
+            slabs += [np.full(kv_shape[:-1], np.nan, np.float32) for _ in range(2)]
+        self.kv = native.KVLayout(*slabs)
         self.builder = native.PlanBuilder(
             lib, num_threads=num_threads, max_tokens=max_tokens, kv=self.kv, max_context=max_context, **options
         )

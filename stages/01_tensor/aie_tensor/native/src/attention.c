@@ -18,20 +18,8 @@ void load_queries(const Context *c, const Op *op, Tile *tile) {
         float *q = tile->q + r * tile->ld;
         memcpy(q, op->x + (size_t)t * (size_t)op->width + (size_t)(tile->head * group + r % group) * (size_t)D, sizeof(float) * (size_t)D);
         if (op->cosines) rotate_head(op, q, c->step->positions[t]);
-        for (int d = 0; d < D; d++) q[d] *= op->scale;
+        for (int d = 0; d < D; d += VW) vf_store(q + d, vf_load(q + d) * op->scale); /* rows are padded */
     }
-}
-
-/* Across the lanes by halves, which is quicker than one after another. */
-static float vf_top(vf v) {
-    UNROLL for (int half = VW / 2; half > 0; half /= 2)
-        UNROLL for (int i = 0; i < half; i++) v[i] = v[i + half] > v[i] ? v[i + half] : v[i];
-    return v[0];
-}
-
-static float vf_total(vf v) {
-    UNROLL for (int half = VW / 2; half > 0; half /= 2) UNROLL for (int i = 0; i < half; i++) v[i] += v[i + half];
-    return v[0];
 }
 
 void softmax_row(float *scores, int first, int end, int count, float *maximum, float *total) {
@@ -45,9 +33,9 @@ void softmax_row(float *scores, int first, int end, int count, float *maximum, f
     for (int j = end; j < padded; j++) scores[j] = -INFINITY;
     vf top = vf_set(-INFINITY), sum = vf_set(0.0f);
     for (int j = 0; j < align16(end); j += VW) top = vf_max(vf_load(scores + j), top);
-    *maximum = vf_top(top);
+    float greatest = *maximum = vf_top(top);
     for (int j = 0; j < padded; j += VW) {
-        vf weight = vf_exp(vf_load(scores + j) - *maximum);
+        vf weight = vf_exp_down(vf_load(scores + j) - greatest);
         vf_store(scores + j, weight);
         sum += weight;
     }
@@ -80,6 +68,6 @@ void attention_finish(const Op *op, const Tile *tile, Sums sums) {
         float *to = op->out + (size_t)(tile->t0 + r / group) * (size_t)op->out_width + (size_t)(tile->head * group + r % group) * (size_t)D;
         const float *from = sums.out + r * tile->ld;
         float inverse = 1.0f / sums.totals[r];
-        for (int d = 0; d < D; d++) to[d] = from[d] * inverse;
+        for (int d = 0; d < D; d += VW) store_part(to + d, vf_load(from + d) * inverse, D - d);
     }
 }

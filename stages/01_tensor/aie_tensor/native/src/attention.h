@@ -10,7 +10,7 @@
 #include "kv.h"
 #include "vector_math.h"
 
-enum { SPAN = 256, TILE_ROWS = 24, BAND = 8 /* tiles of an encoder's work item */ };
+enum { TILE_ROWS = 24, BAND = 8 /* tiles of an encoder's work item */ };
 
 static inline int align16(int n) { return (n + 15) / 16 * 16; }
 static inline int group_of(const Op *op) { return op->num_heads / op->num_kv_heads; }

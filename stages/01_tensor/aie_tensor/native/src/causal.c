@@ -139,7 +139,7 @@ static void score_span(const Job *job, const Job *next, int start, int count) {
     const Tile *tile = &job->tile;
     const PlanSpec *s = job->kv.spec;
     if (s->block_size % PANEL) {
-        score_odd_blocks(&job->kv, tile->rows, tile->q, tile->ld, start, count, tile->scores, SPAN);
+        score_odd_blocks(&job->kv, tile->rows, tile->q, tile->ld, start, count, tile->scores);
         return;
     }
     for (int j = 0; j < count; j += PANEL * KV_WIDE) {
@@ -147,10 +147,10 @@ static void score_span(const Job *job, const Job *next, int start, int count) {
         int num = 0;
         for (int at = j; num < KV_WIDE && at < count; at += PANEL, num++) {
             keys[num] = key_at(&job->kv, start + at);
-            ahead[num] = tile->rows <= KV_FEW ? upcoming(job, next, start, count, at + AHEAD) : keys[num];
+            ahead[num] = upcoming(job, next, start, count, at + AHEAD);
         }
         score_rows(s->kv_format, tile->rows, num, tile->q, tile->ld, keys, s->block_size * kv_bytes(s->kv_format), s->head_dim,
-                   tile->scores + j, SPAN, ahead);
+                   tile->scores + j, ahead);
     }
 }
 
@@ -162,9 +162,9 @@ static void mix_span(const Job *job, const Job *next, int start, int count, floa
     for (int j = 0, num; j < count; j += num) {
         num = A - (start + j) % A < count - j ? A - (start + j) % A : count - j;
         const uint8_t *values = value_at(&job->kv, start + j);
-        runs[num_runs++] = (Run){values, tile->rows <= KV_FEW ? upcoming(job, next, start, count, padded + j + AHEAD) : values, num};
+        runs[num_runs++] = (Run){values, upcoming(job, next, start, count, padded + j + AHEAD), num};
     }
-    mix_rows(s->kv_format, tile->rows, tile->scores, SPAN, runs, num_runs, s->head_dim * kv_bytes(s->kv_format), s->head_dim, out, tile->ld);
+    mix_rows(s->kv_format, tile->rows, tile->scores, runs, num_runs, s->head_dim * kv_bytes(s->kv_format), s->head_dim, out, tile->ld);
 }
 
 static void attend_span(const Context *c, const Op *op, const Job *job, const Job *next, int start, Sums sums) {

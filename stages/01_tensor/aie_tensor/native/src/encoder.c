@@ -5,13 +5,22 @@
  * sees the whole of its sequence, in spans counted from its start: its bits do not depend on neighbours. */
 #include "attention.h"
 
-/* keys [count][width] -> [D][SPAN], sixteen keys at a time; the last ones are padded by zeros */
+/* keys [count][width] -> [D][SPAN]; what pads the last panel of 16 are copies of the last key, which nobody looks at */
 static void transpose_keys(const float *keys, ptrdiff_t width, int count, int head_dim, float *out) {
-    for (int j = 0; j < count; j += PANEL) {
-        int num = count - j < PANEL ? count - j : PANEL;
-        for (int i = 0; i < num; i++)
-            for (int d = 0; d < head_dim; d++) out[d * SPAN + j + i] = keys[(j + i) * width + d];
-        for (int d = 0; num < PANEL && d < head_dim; d++) memset(out + d * SPAN + j + num, 0, sizeof(float) * (size_t)(PANEL - num));
+    for (int j = 0; j < align16(count); j += 4) {
+        const float *key[4];
+        for (int i = 0; i < 4; i++) key[i] = keys + (j + i < count ? j + i : count - 1) * width;
+        int d = 0;
+#ifdef __SSE__
+        for (; d + 4 <= head_dim; d += 4) {
+            __m128 a = _mm_loadu_ps(key[0] + d), b = _mm_loadu_ps(key[1] + d), e = _mm_loadu_ps(key[2] + d), f = _mm_loadu_ps(key[3] + d);
+            _MM_TRANSPOSE4_PS(a, b, e, f);
+            _mm_storeu_ps(out + d * SPAN + j, a), _mm_storeu_ps(out + (d + 1) * SPAN + j, b);
+            _mm_storeu_ps(out + (d + 2) * SPAN + j, e), _mm_storeu_ps(out + (d + 3) * SPAN + j, f);
+        }
+#endif
+        for (; d < head_dim; d++)
+            for (int i = 0; i < 4; i++) out[d * SPAN + j + i] = key[i][d];
     }
 }
 
@@ -21,11 +30,11 @@ static void attend_span(const Tile *tile, int head_dim, const float *keys, const
         const uint8_t *panels[KV_WIDE];
         int num = 0;
         for (; num < KV_WIDE && j + num * PANEL < count; num++) panels[num] = (const uint8_t *)(keys + j + num * PANEL);
-        score_rows(KV_F32, tile->rows, num, tile->q, tile->ld, panels, sizeof(float) * SPAN, head_dim, tile->scores + j, SPAN, panels);
+        score_rows(KV_F32, tile->rows, num, tile->q, tile->ld, panels, sizeof(float) * SPAN, head_dim, tile->scores + j, panels);
     }
     for (int r = 0; r < tile->rows; r++) softmax_row(tile->scores + r * SPAN, 0, count, count, &sums.maxima[r], &sums.totals[r]);
-    Run run = {(const uint8_t *)values, (const uint8_t *)values, count};
-    mix_rows(KV_F32, tile->rows, tile->scores, SPAN, &run, 1, (ptrdiff_t)sizeof(float) * width, head_dim, sums.out, tile->ld);
+    Run run = {(const uint8_t *)values, (const uint8_t *)(values + PANEL * width), count};
+    mix_rows(KV_F32, tile->rows, tile->scores, &run, 1, (ptrdiff_t)sizeof(float) * width, head_dim, sums.out, tile->ld);
 }
 
 /* Which band of a sequence's queries an item is. */

@@ -48,7 +48,9 @@ void kv_store(const KvHead *, int position, const float *key, const float *value
 
 /* ---- register tiles ---- */
 
-/* A tile of few rows is as fast as memory brings the cache: its tiles are wide, and fetch what is needed next. */
+enum { SPAN = 256 }; /* positions whose scores lie side by side */
+
+/* A tile of few rows is as fast as memory brings the cache: it is wide. */
 #if VW == 16
 enum { KV_ROWS = 12, KV_PANELS = 2 };
 #elif VW == 8 || defined(__ARM_NEON)
@@ -60,13 +62,13 @@ enum { KV_FEW = KV_ROWS / 2, KV_WIDE = 2 * KV_PANELS };
 
 static inline int kv_panels(int rows) { return rows <= KV_FEW ? KV_WIDE : KV_PANELS; }
 
-/* scores [rows][lds] = q [rows][ldq] times `panels` (at most KV_WIDE) of sixteen keys each, whose features lie `step` bytes
- * apart. ahead: what lies there in the same way will be needed soon; it is fetched when the rows are few. */
+/* scores [rows][SPAN] = q [rows][ldq] times `panels` (at most KV_WIDE) of sixteen keys each, whose features lie
+ * `step` bytes apart. ahead: what lies there in the same way will be needed soon, and is fetched. */
 void score_rows(int format, int rows, int panels, const float *q, ptrdiff_t ldq, const uint8_t *const keys[], ptrdiff_t step,
-                int head_dim, float *scores, ptrdiff_t lds, const uint8_t *const ahead[]);
+                int head_dim, float *scores, const uint8_t *const ahead[]);
 
 /* The same for positions start .. start + count of blocks that are no multiple of sixteen; small ones, as tests like them. */
-void score_odd_blocks(const KvHead *, int rows, const float *q, ptrdiff_t ldq, int start, int count, float *scores, ptrdiff_t lds);
+void score_odd_blocks(const KvHead *, int rows, const float *q, ptrdiff_t ldq, int start, int count, float *scores);
 
 /* Values that lie one after another. */
 typedef struct {
@@ -74,8 +76,8 @@ typedef struct {
     int num;
 } Run;
 
-/* out [rows][ldo] = weights [rows][ldw] of all positions times the values of the runs, `step` bytes apart. */
-void mix_rows(int format, int rows, const float *weights, ptrdiff_t ldw, const Run *runs, int num_runs, ptrdiff_t step,
+/* out [rows][ldo] = weights [rows][SPAN] of all positions times the values of the runs, `step` bytes apart. */
+void mix_rows(int format, int rows, const float *weights, const Run *runs, int num_runs, ptrdiff_t step,
               int head_dim, float *out, ptrdiff_t ldo);
 
 #endif

@@ -21,7 +21,7 @@ static inline float kv_number(int format, const uint8_t *p) {
 
 /* With constant format, rows and panels the inner loops unroll and `acc` lives in registers. */
 ALWAYS_INLINE void score_tile(const int format, const int rows, const int panels, const float *q, ptrdiff_t ldq,
-                              const uint8_t *const keys[], ptrdiff_t step, int head_dim, float *scores, ptrdiff_t lds,
+                              const uint8_t *const keys[], ptrdiff_t step, int head_dim, float *scores,
                               const uint8_t *const ahead[]) {
     const int size = kv_bytes(format), per_line = 4 / size; /* features whose sixteen numbers fill a cache line */
     vf acc[KV_ROWS][KV_WIDE * VEC_PER_PANEL];
@@ -30,17 +30,17 @@ ALWAYS_INLINE void score_tile(const int format, const int rows, const int panels
     for (int d = 0; d < head_dim; d++, at += step) {
         vf key[KV_WIDE * VEC_PER_PANEL];
         FOR_VECS key[v] = load_kv(format, keys[v / VEC_PER_PANEL] + at + v % VEC_PER_PANEL * VW * size);
-        if (rows <= KV_FEW && d % per_line == 0) UNROLL for (int p = 0; p < panels; p++) __builtin_prefetch(ahead[p] + at);
+        if (d % per_line == 0) UNROLL for (int p = 0; p < panels; p++) __builtin_prefetch(ahead[p] + at);
         FOR_ROWS {
             vf broadcast = vf_set(q[r * ldq + d]);
             FOR_VECS acc[r][v] = vf_fma(key[v], broadcast, acc[r][v]);
         }
     }
-    FOR_ROWS FOR_VECS vf_store(scores + r * lds + v * VW, acc[r][v]);
+    FOR_ROWS FOR_VECS vf_store(scores + r * SPAN + v * VW, acc[r][v]);
 }
 
 /* Features column .. column + 16 panels of the values. */
-ALWAYS_INLINE void mix_tile(const int format, const int rows, const int panels, const float *weights, ptrdiff_t ldw,
+ALWAYS_INLINE void mix_tile(const int format, const int rows, const int panels, const float *weights,
                             const Run *runs, int num_runs, ptrdiff_t step, int column, float *out, ptrdiff_t ldo) {
     const int size = kv_bytes(format);
     vf acc[KV_ROWS][KV_WIDE * VEC_PER_PANEL];
@@ -50,10 +50,9 @@ ALWAYS_INLINE void mix_tile(const int format, const int rows, const int panels, 
         for (int j = 0; j < run->num; j++, values += step, ahead += step, weights++) {
             vf value[KV_WIDE * VEC_PER_PANEL];
             FOR_VECS value[v] = load_kv(format, values + v * VW * size);
-            if (rows <= KV_FEW)
-                UNROLL for (int byte = 0; byte < panels * PANEL * size; byte += 64) __builtin_prefetch(ahead + byte);
+            UNROLL for (int byte = 0; byte < panels * PANEL * size; byte += 64) __builtin_prefetch(ahead + byte);
             FOR_ROWS {
-                vf broadcast = vf_set(weights[r * ldw]);
+                vf broadcast = vf_set(weights[r * SPAN]);
                 FOR_VECS acc[r][v] = vf_fma(value[v], broadcast, acc[r][v]);
             }
         }
@@ -64,13 +63,13 @@ ALWAYS_INLINE void mix_tile(const int format, const int rows, const int panels, 
 /* One function for each format and height, in two widths. */
 #define SCORE(F, R)                                                                                      \
     case (F) * 16 + (R):                                                                                 \
-        if (panels == 1) score_tile(F, R, 1, q, ldq, keys, step, head_dim, scores, lds, ahead);          \
-        else score_tile(F, R, R <= KV_FEW ? KV_WIDE : KV_PANELS, q, ldq, keys, step, head_dim, scores, lds, ahead); \
+        if (panels == 1) score_tile(F, R, 1, q, ldq, keys, step, head_dim, scores, ahead);          \
+        else score_tile(F, R, R <= KV_FEW ? KV_WIDE : KV_PANELS, q, ldq, keys, step, head_dim, scores, ahead); \
         break;
 #define MIX(F, R)                                                                                        \
     case (F) * 16 + (R):                                                                                 \
-        if (panels == 1) mix_tile(F, R, 1, weights, ldw, runs, num_runs, step, column, out, ldo);        \
-        else mix_tile(F, R, R <= KV_FEW ? KV_WIDE : KV_PANELS, weights, ldw, runs, num_runs, step, column, out, ldo); \
+        if (panels == 1) mix_tile(F, R, 1, weights, runs, num_runs, step, column, out, ldo);        \
+        else mix_tile(F, R, R <= KV_FEW ? KV_WIDE : KV_PANELS, weights, runs, num_runs, step, column, out, ldo); \
         break;
 #define FORMATS(WHAT, R) WHAT(KV_F32, R) WHAT(KV_F16, R) WHAT(KV_I8, R)
 #if VW == 16
@@ -85,11 +84,11 @@ ALWAYS_INLINE void mix_tile(const int format, const int rows, const int panels, 
 #define ALL_ROWS(WHAT) FORMATS(WHAT, 1) FORMATS(WHAT, 2) FORMATS(WHAT, 3) MORE_ROWS(WHAT)
 
 static void score(int format, int rows, int panels, const float *q, ptrdiff_t ldq, const uint8_t *const keys[],
-                  ptrdiff_t step, int head_dim, float *scores, ptrdiff_t lds, const uint8_t *const ahead[]) {
+                  ptrdiff_t step, int head_dim, float *scores, const uint8_t *const ahead[]) {
     switch (format * 16 + rows) { ALL_ROWS(SCORE) }
 }
 
-static void mix(int format, int rows, int panels, const float *weights, ptrdiff_t ldw, const Run *runs, int num_runs,
+static void mix(int format, int rows, int panels, const float *weights, const Run *runs, int num_runs,
                 ptrdiff_t step, int column, float *out, ptrdiff_t ldo) {
     switch (format * 16 + rows) { ALL_ROWS(MIX) }
 }
@@ -101,29 +100,29 @@ static int next_height(int left) {
 }
 
 void score_rows(int format, int rows, int panels, const float *q, ptrdiff_t ldq, const uint8_t *const keys[], ptrdiff_t step,
-                int head_dim, float *scores, ptrdiff_t lds, const uint8_t *const ahead[]) {
+                int head_dim, float *scores, const uint8_t *const ahead[]) {
     for (int r = 0, height; r < rows; r += height) {
         height = next_height(rows - r);
         for (int p = 0, num; p < panels; p += num) {
             num = p + kv_panels(height) <= panels ? kv_panels(height) : 1;
-            score(format, height, num, q + r * ldq, ldq, keys + p, step, head_dim, scores + r * lds + p * PANEL, lds, ahead + p);
+            score(format, height, num, q + r * ldq, ldq, keys + p, step, head_dim, scores + r * SPAN + p * PANEL, ahead + p);
         }
     }
 }
 
-void mix_rows(int format, int rows, const float *weights, ptrdiff_t ldw, const Run *runs, int num_runs, ptrdiff_t step,
+void mix_rows(int format, int rows, const float *weights, const Run *runs, int num_runs, ptrdiff_t step,
               int head_dim, float *out, ptrdiff_t ldo) {
     int size = kv_bytes(format), whole = head_dim / PANEL;
     for (int r = 0, height; r < rows; r += height) {
         height = next_height(rows - r);
         for (int p = 0, num; p < whole; p += num) {
             num = p + kv_panels(height) <= whole ? kv_panels(height) : 1;
-            mix(format, height, num, weights + r * ldw, ldw, runs, num_runs, step, p * PANEL, out + r * ldo, ldo);
+            mix(format, height, num, weights + r * SPAN, runs, num_runs, step, p * PANEL, out + r * ldo, ldo);
         }
     }
     for (int r = 0; r < rows; r++)
         for (int d = whole * PANEL; d < head_dim; d++) { /* heads that are no multiple of sixteen */
-            const float *weight = weights + r * ldw;
+            const float *weight = weights + r * SPAN;
             float sum = 0.0f;
             for (const Run *run = runs; run < runs + num_runs; run++)
                 for (int j = 0; j < run->num; j++)
@@ -132,15 +131,14 @@ void mix_rows(int format, int rows, const float *weights, ptrdiff_t ldw, const R
         }
 }
 
-void score_odd_blocks(const KvHead *head, int rows, const float *q, ptrdiff_t ldq, int start, int count, float *scores,
-                      ptrdiff_t lds) {
+void score_odd_blocks(const KvHead *head, int rows, const float *q, ptrdiff_t ldq, int start, int count, float *scores) {
     int format = head->spec->kv_format, step = head->spec->block_size * kv_bytes(format);
     for (int j = 0; j < count; j++) {
         const uint8_t *key = key_at(head, start + j);
         for (int r = 0; r < rows; r++) {
             float sum = 0.0f;
             for (int d = 0; d < head->spec->head_dim; d++) sum = float_fma(kv_number(format, key + d * step), q[r * ldq + d], sum);
-            scores[r * lds + j] = sum;
+            scores[r * SPAN + j] = sum;
         }
     }
 }

@@ -40,7 +40,6 @@ ALWAYS_INLINE vf vf_load(const float *p) { return (vf) * (const vf_unaligned *)p
 ALWAYS_INLINE void vf_store(float *p, vf v) { *(vf_unaligned *)p = (vf_unaligned)v; }
 ALWAYS_INLINE vf vf_set(float s) { return s - (vf){0}; }
 ALWAYS_INLINE vf vf_select(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
-ALWAYS_INLINE vf vf_max(vf a, vf b) { return vf_select(a > b, a, b); }
 
 ALWAYS_INLINE float vf_sum(vf v) {
     float total = 0.0f;
@@ -95,6 +94,15 @@ static inline float bfloat_to_float(uint16_t b) {
     memcpy(&value, &bits, 4);
     return value;
 }
+
+/* a > b ? a : b, so b where one of them is NaN */
+#if VW == 16
+ALWAYS_INLINE vf vf_max(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b); }
+#elif VW == 8
+ALWAYS_INLINE vf vf_max(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m256)b); }
+#else
+ALWAYS_INLINE vf vf_max(vf a, vf b) { return vf_select(a > b, a, b); }
+#endif
 
 #if VW == 16
 ALWAYS_INLINE vf vf_fma(vf a, vf b, vf c) { return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }

@@ -15,6 +15,50 @@ ALWAYS_INLINE vf vf_polynomial(const int n, const float *c, vf x) {
     return sum;
 }
 
+/* e^x for x <= 0, as softmax needs it: vf_exp without what only larger x need. Below -104 it is exactly 0. */
+ALWAYS_INLINE vf vf_exp_down(vf x) {
+    const vf shift = vf_set(12582912.0f);
+    x = vf_max(vf_set(-104.0f), x); /* NaN stays */
+    vf rounded = vf_fma(x, vf_set(1.44269504088896341f), shift);
+    vi n = (vi)rounded - (vi)shift;
+    rounded -= shift;
+    vf r = vf_fma(rounded, vf_set(-0.693359375f), x);
+    r = vf_fma(rounded, vf_set(2.12194440e-4f), r);
+    vf p = vf_fma(vf_set(1.9875691500e-4f), r, vf_set(1.3981999507e-3f));
+    p = vf_fma(p, r, vf_set(8.3334519073e-3f));
+    p = vf_fma(p, r, vf_set(4.1665795894e-2f));
+    p = vf_fma(p, r, vf_set(1.6666665459e-1f));
+    p = vf_fma(p, r, vf_set(5.0000001201e-1f));
+    p = vf_fma(p, r * r, r) + 1.0f;
+#if VW == 16
+    (void)n;
+    return (vf)_mm512_scalef_ps((__m512)p, (__m512)rounded);
+#else
+    vi half = n >> 1;
+    return p * (vf)((half + 127) << 23) * (vf)((n - half + 127) << 23);
+#endif
+}
+
+/* Across the lanes by halves, which is quicker than one after another. */
+ALWAYS_INLINE float vf_top(vf v) {
+#if VW == 16
+    return _mm512_reduce_max_ps((__m512)v);
+#else
+    UNROLL for (int half = VW / 2; half > 0; half /= 2)
+        UNROLL for (int i = 0; i < half; i++) v[i] = v[i + half] > v[i] ? v[i + half] : v[i];
+    return v[0];
+#endif
+}
+
+ALWAYS_INLINE float vf_total(vf v) {
+#if VW == 16
+    return _mm512_reduce_add_ps((__m512)v);
+#else
+    UNROLL for (int half = VW / 2; half > 0; half /= 2) UNROLL for (int i = 0; i < half; i++) v[i] += v[i + half];
+    return v[0];
+#endif
+}
+
 ALWAYS_INLINE vf vf_sigmoid(vf x) { return 1.0f / (1.0f + vf_exp(-x)); }
 
 /* Near zero by a polynomial, since 1 - 2 / (e^2x + 1) would lose the digits of a small result. */
