@@ -1,6 +1,7 @@
 """The book of timelines on made-up steps: every microsecond in one phase, and whose fault it was."""
 
 import random
+import sys
 from collections.abc import Mapping
 
 import pytest
@@ -353,7 +354,8 @@ def test_random_traffic_through_the_real_scheduler_adds_up_to_the_microsecond() 
             deadline = now + numbers.random() * 0.4 if numbers.random() < 0.1 else None
             scheduler.add(
                 Request(request_id=name, prompt_len=numbers.randint(1, 40), max_tokens=wanted, arrival_s=now,
-                        deadline_s=deadline)
+                        deadline_s=deadline,
+                        block_content=lambda index, family=serial % 3: b"%d %d" % (family, index))
             )  # fmt: skip
             book.added(name, now)
             born[name], left[name] = now, wanted
@@ -387,7 +389,7 @@ def test_random_traffic_through_the_real_scheduler_adds_up_to_the_microsecond() 
             died[name] = now
             del left[name]
     assert not left and scheduler.stats().num_preemptions > 20
-    num_preempted = num_stalled = 0
+    num_preempted = num_stalled = num_shared = 0
     for name, born_s in born.items():
         (report,) = book.explain([name], now).requests
         assert report.total_us == sum(report.phases_us.values()) == pytest.approx((died[name] - born_s) * 1e6, abs=1)
@@ -395,4 +397,51 @@ def test_random_traffic_through_the_real_scheduler_adds_up_to_the_microsecond() 
         assert sum(share.us for share in report.stalled_by) <= report.phases_us["stalled"] + len(report.stalled_by)
         num_preempted += report.phases_us["preempted"] > 0
         num_stalled += report.phases_us["stalled"] > 0
-    assert num_preempted and num_stalled
+        num_shared += report.cached_tokens > 0 and not report.preemptions
+    assert num_preempted and num_stalled and num_shared
+
+
+def test_two_of_one_prompt_through_the_real_scheduler() -> None:
+    limits = SchedulerConfig(max_batch_size=4, max_batch_tokens=8, max_seq_len=64, block_size=4, num_blocks=32)
+    scheduler, run = ContinuousBatcher(limits), Run()
+    for name in ("first", "twin"):
+        scheduler.add(Request(request_id=name, prompt_len=12, max_tokens=3, block_content=lambda index: b"%d" % index))
+        run.add(name)
+    for _ in range(3):
+        plan = scheduler.schedule(run.now)
+        assert plan is not None
+        began = run.now
+        run.book.planned(plan, began)
+        run.wait(10)
+        run.book.stepped(plan, began, run.now)
+        scheduler.update(plan, ())
+    twin = run.of("twin")
+    assert twin.phases_us["prefix"] > 0 and shares(twin.held_by) == {"first": twin.phases_us["prefix"]}
+    assert twin.cached_tokens == 8 and twin.prefill_tokens == 4
+
+
+def test_a_step_costs_little_per_member_and_nothing_per_request_that_waits() -> None:
+    """Counted, not timed: calls of any function during one step of decodes."""
+
+    def num_calls(num_members: int, num_waiting: int) -> int:
+        run = Run()
+        names = [f"r{index}" for index in range(num_members)]
+        for name in [*names, *(f"w{index}" for index in range(num_waiting))]:
+            run.add(name)
+        run.step(9, *(chunk(name, 0, 10) for name in names), admitted=dict.fromkeys(names, 0))
+        held = HeldBack("w0", "batch_full", 1, 9) if num_waiting else None
+        run.step(9, *(chunk(name, 10, 1) for name in names), held=held)
+        plan, counted = StepPlan(chunks=[chunk(name, 11, 1) for name in names], held=held), 0
+
+        def count(_frame: object, event: str, _arg: object) -> None:
+            nonlocal counted
+            counted += event in ("call", "c_call")
+
+        sys.setprofile(count)
+        run.book.planned(plan, run.now)
+        run.book.stepped(plan, run.now, run.now + 0.009, {})
+        sys.setprofile(None)
+        return counted
+
+    assert num_calls(32, 0) - num_calls(16, 0) <= 16 * 3
+    assert num_calls(16, 500) == num_calls(16, 5)
