@@ -1,4 +1,10 @@
-"""Faults that serving engines have really shipped, one test each."""
+"""Faults that serving engines have really shipped, one test each. The four best known ones go by their names:
+
+off-by-one at a block boundary      the token at a block's edge has no block, or one too many is taken
+empty prefill on a full cache hit   everything is cached, nothing is computed, and there is no row to sample from
+preempt-then-hit                    a preempted request finds its own blocks again, and its books are wrong
+stalled admission                   room for the first in the queue, and nobody is admitted
+"""
 
 from typing import Any
 
@@ -78,12 +84,76 @@ def test_stalled_admission(make_driver: Any) -> None:
         while driver.scheduler.has_work:
             stats = driver.scheduler.stats()
             head = next(iter(driver.scheduler._waiting), None)
+            running = [state for state in map(driver.scheduler.state_of, driver.prompt) if state and state.block_table]
+            growth = sum(min(2, -(-state.max_cached // 4) - len(state.block_table)) for state in running)
             plan = driver.step()
             assert plan is not None and plan.chunks, f"stalled: {stats}"
-            fits = head is not None and -(-(head.num_tokens + 1) // 4) <= stats.num_free_blocks
+            fits = head is not None and -(-(head.num_tokens + 1) // 4) + growth <= stats.num_free_blocks
             if fits and stats.num_running < 4 and not plan.preempted:
                 assert head.request_id in {chunk.request_id for chunk in plan.chunks}, f"not admitted: {stats}"
     driver.check_empty()
+
+
+@pytest.mark.parametrize("prompt_len", [4, 5, 8, 12, 13, 16])
+@pytest.mark.parametrize("output_len", [1, 2, 6])
+def test_empty_prefill_on_a_full_cache_hit(make_driver: Any, prompt_len: int, output_len: int) -> None:
+    """All of the prompt is cached, yet at least its last token is computed, in a block that nobody else reads."""
+    driver = make_driver(block_size=4)
+    driver.add("first", prompt_len, output_len)
+    driver.run()
+    prompt = driver.tokens["first"][:prompt_len]
+    for name in ("again", "live", "beside"):
+        driver.add(name, prompt_len, output_len, tokens=prompt)
+    (again, *_) = driver.step().chunks
+    assert again.start == (prompt_len - 1) // 4 * 4
+    assert again.num_tokens >= 1 and again.samples
+    driver.run()
+    answers = {name: driver.tokens[name] for name in driver.prompt}
+    assert all(tokens == answers["first"] for tokens in answers.values())
+
+
+@pytest.mark.parametrize("num_blocks", [10, 11, 12, 14])
+def test_preempt_then_hit(make_driver: Any, num_blocks: int) -> None:
+    """A preempted request comes back, finds what is left of itself in the cache, prompt and sampled tokens alike, goes
+    on where that ends, and its blocks are counted once.
+    """
+    driver = make_driver(block_size=4, num_blocks=num_blocks)
+    driver.add("a", 8, 24)
+    driver.add("b", 8, 24)
+    while not (plan := driver.step()).preempted:
+        driver.check_books()
+    (lost,) = plan.preempted
+    sampled = driver.sampled[lost.request_id]
+    while lost.request_id not in (plan := driver.step()).admitted:
+        driver.check_books()
+    found = plan.admitted[lost.request_id]
+    state = driver.scheduler.state_of(lost.request_id)
+    assert 0 <= found <= lost.lost_tokens
+    assert len(state.block_table) == -(-(state.prompt_len + sampled + 1) // 4)
+    (chunk,) = [chunk for chunk in plan.chunks if chunk.request_id == lost.request_id]
+    assert (chunk.start, chunk.num_tokens) == (found, 8 + sampled - found) and chunk.samples
+    driver.check_books()
+    driver.run()
+    assert driver.sampled == {"a": 24, "b": 24}
+    assert driver.scheduler.stats().num_recomputed_tokens == lost.lost_tokens - found
+
+
+def test_preempt_then_hit_by_another_while_it_waits(make_driver: Any) -> None:
+    """What the victim leaves behind serves others, and itself again when they are done with it."""
+    driver = make_driver(block_size=4, num_blocks=16, max_batch_size=3)
+    driver.add("a", 8, 40, priority=-1)
+    driver.add("b", 8, 40)
+    while not (plan := driver.step()).preempted:
+        pass
+    (lost,) = plan.preempted
+    assert lost.request_id == "b"
+    driver.add("c", 14, 2, tokens=[*driver.tokens["b"][:13], 1], priority=-1)
+    while "c" not in driver.ended:
+        driver.step()
+        driver.check_books()
+    assert driver.hits["c"][0] == 12
+    driver.run()
+    assert driver.sampled == {"a": 40, "b": 40, "c": 2}
 
 
 def test_admission_reserves_the_whole_prompt(make_driver: Any) -> None:

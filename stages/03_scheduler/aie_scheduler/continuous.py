@@ -67,6 +67,7 @@ class ContinuousBatcher(SchedulerBase):
         # The head that lacked blocks when it was last looked at, and how many it needs.
         self._blocked: SequenceState | None = None
         self._blocks_needed = 0
+        self._num_short = 0  # blocks that it lacked in this step
 
     def add(self, request: Request) -> None:
         """Take a request in."""
@@ -94,6 +95,7 @@ class ContinuousBatcher(SchedulerBase):
         num_waiting = len(prefilling) + len(self._waiting)
         if self._proposed:
             num_tokens -= self._plan_guesses(plan, num_tokens // 2 if num_waiting else num_tokens)
+        self._num_short = 0
         if num_waiting:
             budget = PrefillBudget(self.config, num_tokens, num_decoding=num_decoding, num_waiting=num_waiting)
             self._plan_prefill(plan, prefilling, budget)
@@ -196,7 +198,8 @@ class ContinuousBatcher(SchedulerBase):
         with what is being computed step aside.
         """
         while (head := self._waiting.head()) is not None and len(self._running) < self.config.max_batch_size:
-            if head is self._blocked and not self._has_room(self._blocks_needed):
+            if head is self._blocked and (shortage := self._shortage(self._blocks_needed)):
+                self._num_short = shortage
                 return None
             ready, promised = self._prefixes.find(head)
             if promised is not None and head.num_waits < MAX_WAITS:
@@ -206,21 +209,23 @@ class ContinuousBatcher(SchedulerBase):
                 continue
             num_held = sum(self.allocator.owner_of(entry.block) is not None for entry in ready)
             self._blocks_needed = self._blocks_to_admit(head) - num_held
-            if self._has_room(self._blocks_needed):
+            self._num_short = self._shortage(self._blocks_needed)
+            if not self._num_short:
                 return head, ready
             self._blocked = head
             return None
         return None
 
-    def _has_room(self, num_blocks: int) -> bool:
-        """Whether so many can be given to a newcomer, and those who run can still grow."""
+    def _shortage(self, num_blocks: int) -> int:
+        """Free blocks that are lacking to give so many to a newcomer, who would soon lose all that it has computed if
+        none were left for those who run.
+        """
         num_left = self.allocator.num_free - num_blocks
-        return num_left >= NUM_GROWTH * len(self._running) or num_left >= self._growth()
-
-    def _growth(self) -> int:
-        """Blocks kept free for those who run: the newcomer would soon lose all it has computed if there were none."""
+        if num_left >= NUM_GROWTH * len(self._running):
+            return 0
         blocks_for = self.config.blocks_for
-        return sum(min(NUM_GROWTH, blocks_for(one.max_cached) - len(one.block_table)) for one in self._running)
+        growth = sum(min(NUM_GROWTH, blocks_for(one.max_cached) - len(one.block_table)) for one in self._running)
+        return max(0, growth - num_left)
 
     def _go_on(self, states: list[SequenceState]) -> None:
         """What these waited for is there, or will never be."""
@@ -255,11 +260,14 @@ class ContinuousBatcher(SchedulerBase):
             leader = head.awaits.leader
             by = (leader.request_id, len(leader.block_table))
             return HeldBack(head.request_id, "prefix", self._blocks_to_admit(head), num_free, (by,))
-        is_full = len(self._running) >= self.config.max_batch_size
-        num_needed = self._blocks_needed if head is self._blocked else self._blocks_to_admit(head)
-        if is_full or (not plan.preempted and (head is not self._blocked or self._has_room(num_needed))):
-            return HeldBack(head.request_id, "batch_full" if is_full else "budget", num_needed, num_free)
-        num_needed += self._growth()
+        num_needed = self._blocks_to_admit(head)
+        if len(self._running) >= self.config.max_batch_size:
+            return HeldBack(head.request_id, "batch_full", num_needed, num_free)
+        if plan.preempted:
+            self._num_short = self._shortage(num_needed)
+        if not self._num_short:
+            return HeldBack(head.request_id, "budget", num_needed, num_free)
+        num_needed = num_free + self._num_short  # less what it shares with others, and room for those to grow
         most = nlargest(NUM_HOLDERS, self._running, key=lambda state: len(state.block_table))
         holders = tuple((state.request_id, len(state.block_table)) for state in most)
         return HeldBack(head.request_id, "blocks", num_needed, num_free, holders)
