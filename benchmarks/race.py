@@ -86,8 +86,7 @@ def measure(target: Target, level: int, options: argparse.Namespace, number: int
         asyncio.run(run_level(target.endpoint, target.model, requests, level, sampler=sampler, timeout_s=600))
     )
     return Result(
-        row.output_tokens_per_s, row.ttft_p50_ms, row.tpot_p50_ms, row.e2e_p99_ms, row.ttft_p99_ms, row.peak_rss_bytes,
-        row.failed,
+        row.output_tokens_per_s, row.ttft.p50, row.tpot.p50, row.e2e.max, row.ttft.max, row.peak_rss_bytes, row.failed,
     )  # fmt: skip
 
 

@@ -15,7 +15,8 @@ import sys
 
 from aie.bench.client import Outcome, send_streaming
 from aie.bench.load import Sampler, run_level
-from aie.bench.report import percentile, summarize
+from aie.bench.report import summarize
+from aie.bench.statistics import percentile
 from aie.bench.target import Target, own_server, reach
 from aie.bench.workload import PlannedRequest, plan_requests
 from aie.version import versions
@@ -35,9 +36,9 @@ def level(target: Target, requests: list[PlannedRequest], clients: int) -> float
     row = summarize(
         asyncio.run(run_level(target.endpoint, target.model, requests, clients, sampler=sampler, timeout_s=300))
     )
-    if row.failed or row.ttft_p50_ms is None:
+    if row.failed or row.ttft.p50 is None:
         raise SystemExit(f"{row.failed} requests failed: {row.errors}")
-    return row.ttft_p50_ms
+    return row.ttft.p50
 
 
 def prefix(rounds: int) -> None:

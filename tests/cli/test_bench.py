@@ -9,7 +9,8 @@ import pytest
 
 from aie.bench.client import HUNG_UP, Endpoint, Outcome, send_streaming
 from aie.bench.load import LevelResult, Sampler, run_level
-from aie.bench.report import percentile, summarize
+from aie.bench.report import summarize
+from aie.bench.statistics import percentile
 from aie.bench.target import reach
 from aie.bench.workload import parse_lengths, plan_requests
 from aie_engine import EnvironmentLacksError, InvalidInputError
@@ -144,7 +145,7 @@ def test_a_level_sends_every_request_once_and_counts_failures(server):
     server.status = 429
     row = summarize(asyncio.run(run_level(server.endpoint, "m", planned, 4, sampler=sampler, timeout_s=10)))
     assert (row.requests, row.answered, row.failed) == (20, 0, 20)
-    assert row.e2e_p50_ms is None and row.output_tokens_per_s == 0
+    assert row.e2e.p50 is None and row.output_tokens_per_s == 0
     assert row.errors == {"HTTP 429: no room": 20}
 
 
@@ -170,9 +171,9 @@ def test_figures_are_exact():
         for k in range(1, 5)
     ]
     row = summarize(LevelResult(2, outcomes, wall_s=2.0))
-    assert row.ttft_p50_ms == pytest.approx(200)
-    assert row.tpot_p99_ms == pytest.approx(100)
-    assert row.e2e_p99_ms == pytest.approx(4000)
+    assert row.ttft.p50 == pytest.approx(200)
+    assert row.tpot.max == pytest.approx(100) and row.tpot.p99 is None
+    assert row.e2e.max == pytest.approx(4000) and row.e2e.mean == pytest.approx(2500)
     assert row.requests_per_s == pytest.approx(2.0)
     assert row.output_tokens_per_s == pytest.approx(10.0)
 

@@ -204,16 +204,20 @@ def test_interrupted_load_test_shows_what_it_has(how, tmp_path):
 
 @pytest.mark.parametrize("width", [80, 60])
 def test_no_figure_of_the_load_test_is_cut_short(width, capsys, monkeypatch):
-    from aie.bench.report import Row
-    from aie.bench.streaming_levels import print_table
+    from aie.bench.report import Latency, Row
+    from aie.bench.streaming_levels import print_tables
 
     monkeypatch.setenv("COLUMNS", str(width))
-    row = Row(256, 1024, 1012, 12, 72.3, 11.77, 17719.0, 30332.0, 9909.0, 18960.0, 255.2, 426.9, 1116.8, 1, 1, 1254e6,
-              26.1, {})  # fmt: skip
-    print_table([row])
+    slow = Latency(5000, 15000.0, 17719.0, 29332.0, 30332.0, 31000.0, 33000.0)
+    quick = Latency(5000, 255.2, 255.2, 326.9, 426.9, 430.0, 500.0)
+    ends = {"answered": 1012, "rejected": 7, "timed out": 3, "cut": 1, "cancelled": 0, "failed": 1}
+    row = Row(256, None, 1024, 1012, 12, ends, 72.3, 11.77, None, 1116.8, 1120.5, 1, 1, 1.0, slow, slow, quick, quick,
+              slow, slow, slow, Latency(0), 0.3, 1254e6, 26.1, {})  # fmt: skip
+    print_tables([row])
     lines = capsys.readouterr().out.splitlines()
-    figures = "256 11.77 17719 30332 9909 18960 255.2 426.9 1116.8 12/1024 1254 26.1"
-    assert figures in [" ".join(line.split()) for line in lines]
+    shown = [" ".join(line.split()) for line in lines]
+    assert "256 11.77 1116.8 1120.5 1012/1024 7 3 1 1 1254 26.1" in shown
+    assert "256 17719 29332 30332 255.2 326.9 426.9 255.2 426.9 17719 29332 30332" in shown
     assert max(map(len, lines)) <= 80
 
 

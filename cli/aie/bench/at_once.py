@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 
-from aie.bench.client import Endpoint, Outcome, connect, describe_error, error_message, read_body, read_head
+from aie.bench.client import TOO_LATE, Endpoint, Outcome, connect, describe_error, error_message, read_body, read_head
 from aie.bench.counters import Window, read_counters, window
 from aie.bench.load import Sampler
 from aie.bench.questions import Question
@@ -89,7 +89,7 @@ class _Line:
             async with asyncio.timeout(timeout_s):
                 await self._exchange(request, outcome)
         except TimeoutError:
-            outcome.error = f"no complete answer within {timeout_s:g} s"
+            outcome.error = f"{TOO_LATE} {timeout_s:g} s"
             self.close()
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
             outcome.error = describe_error(error)

@@ -62,7 +62,9 @@ def run_at_once_levels(target: Target, plan: AtOncePlan, rows: list[AtOnceRow]) 
     _level(target, plan, _WARM_UP[1], _WARM_UP[0], None)  # in the shape of the run; it pays for page faults and caches
     for level in plan.levels:
         # With a duration the clock decides how many there will be.
-        progress = Progress(level, None if plan.duration_s is not None else plan.count)
+        progress = Progress(
+            f"{level} client{'s' if level > 1 else ''}", None if plan.duration_s is not None else plan.count
+        )
         try:
             result = _level(target, plan, level, plan.count, progress)
         except KeyboardInterrupt:

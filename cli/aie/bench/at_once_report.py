@@ -9,7 +9,7 @@ from rich.table import Table
 
 from aie.bench.at_once import AtOnceResult
 from aie.bench.counters import Window
-from aie.bench.report import percentile
+from aie.bench.statistics import percentile
 
 __all__ = ["KNEE_RULE", "AtOnceRow", "at_once_table", "details", "knee", "summarize_at_once"]
 

@@ -11,14 +11,17 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Literal
 from urllib.parse import urlsplit
 
 from aie_engine import InvalidInputError
 
 __all__ = [
     "HUNG_UP",
+    "TOO_LATE",
     "Endpoint",
     "Outcome",
+    "OutcomeKind",
     "connect",
     "describe_error",
     "error_message",
@@ -28,7 +31,10 @@ __all__ = [
     "send_streaming",
 ]
 
+OutcomeKind = Literal["answered", "rejected", "timed out", "cut", "cancelled", "failed"]
+
 HUNG_UP = "hung up, as asked"
+TOO_LATE = "no complete answer within"
 _MAX_HEADER_BYTES = 64 * 1024
 
 
@@ -75,6 +81,41 @@ class Outcome:
     status: int = 0
     error: str | None = None
     gaps_s: list[float] = field(default_factory=list)  # between one event with text and the next
+    due_s: float | None = None  # when it ought to have been sent, where there was a schedule
+    first_byte_s: float | None = None  # of the answer's body
+
+    @property
+    def kind(self) -> OutcomeKind:
+        """What sort of end it took."""
+        if self.error is None:
+            return "answered"
+        if self.error == HUNG_UP:
+            return "cancelled"
+        if self.status in (429, 503):
+            return "rejected"
+        if self.error.startswith(TOO_LATE):
+            return "timed out"
+        return "cut" if self.first_byte_s is not None and self.status == 200 else "failed"
+
+    @property
+    def lag_s(self) -> float:
+        """How late it was sent: the load generator's own fault, or that of a cap on requests in flight."""
+        return 0.0 if self.due_s is None else self.sent_s - self.due_s
+
+    @property
+    def ttfr_s(self) -> float | None:
+        """Time to first response: the first byte of the body, whatever it says."""
+        return None if self.first_byte_s is None else self.first_byte_s - self.sent_s
+
+    @property
+    def ttft_from_schedule_s(self) -> float | None:
+        """Time to first token, from when the request was due."""
+        return None if self.ttft_s is None else self.ttft_s + self.lag_s
+
+    @property
+    def e2e_from_schedule_s(self) -> float:
+        """To the last byte, from when the request was due."""
+        return self.e2e_s + self.lag_s
 
     @property
     def ttft_s(self) -> float | None:
@@ -95,16 +136,22 @@ class Outcome:
 
 
 async def send_streaming(
-    endpoint: Endpoint, path: str, body: dict[str, object], *, timeout_s: float, hang_up_after: int | None = None
+    endpoint: Endpoint,
+    path: str,
+    body: dict[str, object],
+    *,
+    timeout_s: float,
+    hang_up_after: int | None = None,
+    due_s: float | None = None,
 ) -> Outcome:
     """Sends `body` and reads the stream to its end, or closes the connection after so many events. Never raises for
-    what a server does: it goes into `error`."""
-    outcome = Outcome(sent_s=time.perf_counter())
+    what a server does: it goes into `error`. due_s: when it ought to be sent, on `time.perf_counter`."""
+    outcome = Outcome(sent_s=time.perf_counter(), due_s=due_s)
     try:
         async with asyncio.timeout(timeout_s):
             await _exchange(endpoint, path, json.dumps(body).encode(), outcome, hang_up_after)
     except TimeoutError:
-        outcome.error = f"no complete answer within {timeout_s:g} s"
+        outcome.error = f"{TOO_LATE} {timeout_s:g} s"
     except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
         outcome.error = describe_error(error)
     outcome.end_s = time.perf_counter()
@@ -143,7 +190,7 @@ async def _exchange(
             return
         done = False
         num_events = 0
-        async for event in _events(read_body(reader, headers)):
+        async for event in _events(_timed(read_body(reader, headers), outcome)):
             if event == b"[DONE]":
                 done = True
                 continue
@@ -158,6 +205,13 @@ async def _exchange(
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()
+
+
+async def _timed(pieces: AsyncIterator[bytes], outcome: Outcome) -> AsyncIterator[bytes]:
+    async for piece in pieces:
+        if outcome.first_byte_s is None:
+            outcome.first_byte_s = time.perf_counter()
+        yield piece
 
 
 def _take_event(event: object, outcome: Outcome) -> None:

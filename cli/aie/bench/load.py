@@ -1,27 +1,33 @@
-"""The closed loop: `concurrency` clients, each sending its next request when the last one has been answered."""
+"""Sending planned requests: in the closed loop, where every client waits for its answer, or in the open loop, where
+requests go out when they are due, whatever became of those before."""
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from aie.bench.client import Endpoint, Outcome, get_text, send_streaming
 from aie.bench.workload import PlannedRequest
 
-__all__ = ["LevelResult", "Sampler", "run_level"]
+__all__ = ["LevelResult", "OnDone", "Sampler", "as_row", "run_level", "run_open"]
 
 _SAMPLE_EVERY_S = 0.25
+
+OnDone = Callable[[Outcome], None]
 
 
 @dataclass(slots=True)
 class LevelResult:
-    """One row of the table before it is summed up."""
+    """One level before it is summed up."""
 
-    concurrency: int
+    concurrency: int  # clients; in the open loop, the most requests that were in flight at once
     outcomes: list[Outcome]
     wall_s: float
     peak_rss_bytes: int | None = None
     mean_batch: float | None = None
+    offered_per_s: float | None = None  # of the open loop
+    client_cpu: float | None = None  # of one core, used by this process meanwhile
+    start_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -54,51 +60,143 @@ class Sampler:
         return (values[0], values[1]) if len(values) == 2 else None
 
 
+@dataclass(slots=True)
+class _Line:
+    """How requests of one level are sent, and what became of them."""
+
+    endpoint: Endpoint
+    model: str
+    chat: bool
+    timeout_s: float
+    on_done: OnDone
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    async def send(self, request: PlannedRequest, due_s: float | None = None) -> None:
+        asked: object = [{"role": "user", "content": request.prompt}] if self.chat else request.prompt
+        body: dict[str, object] = {
+            "model": self.model, "messages" if self.chat else "prompt": asked, "max_tokens": request.max_tokens,
+            "temperature": 0, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
+        }  # fmt: skip
+        path = "/v1/chat/completions" if self.chat else "/v1/completions"
+        outcome = await send_streaming(
+            self.endpoint, path, body, timeout_s=self.timeout_s, hang_up_after=request.hang_up_after, due_s=due_s
+        )
+        self.outcomes.append(outcome)
+        self.on_done(outcome)
+
+
+def _no_news(_outcome: Outcome) -> None: ...
+
+
 async def run_level(
     endpoint: Endpoint,
     model: str,
-    planned: list[PlannedRequest],
+    planned: Sequence[PlannedRequest],
     concurrency: int,
     *,
     sampler: Sampler,
     timeout_s: float,
     duration_s: float | None = None,
-    on_done: Callable[[Outcome], None] = lambda _outcome: None,
+    on_done: OnDone = _no_news,
     chat: bool = False,
 ) -> LevelResult:
     """Sends all of `planned`, at most `concurrency` at once, and stops starting new ones after `duration_s`.
 
     chat: each prompt as a message of a user to /v1/chat/completions, instead of to /v1/completions as it is."""
-    path = "/v1/chat/completions" if chat else "/v1/completions"
+    line = _Line(endpoint, model, chat, timeout_s, on_done)
     waiting = iter(planned)
-    outcomes: list[Outcome] = []
-    before = await sampler.batch_counters()
-    watcher = asyncio.create_task(sampler.watch())
-    start_s = time.perf_counter()
 
-    async def client() -> None:
+    async def client(start_s: float) -> None:
         for request in waiting:
             if duration_s is not None and time.perf_counter() - start_s >= duration_s:
                 break
-            asked: object = [{"role": "user", "content": request.prompt}] if chat else request.prompt
-            body: dict[str, object] = {
-                "model": model, "messages" if chat else "prompt": asked, "max_tokens": request.max_tokens,
-                "temperature": 0, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
-            }  # fmt: skip
-            outcome = await send_streaming(endpoint, path, body, timeout_s=timeout_s)
-            outcomes.append(outcome)
-            on_done(outcome)
+            await line.send(request)
 
+    async def clients(start_s: float) -> int:
+        await asyncio.gather(*(client(start_s) for _ in range(concurrency)))
+        return concurrency
+
+    return await _measured(line, sampler, clients)
+
+
+async def run_open(
+    endpoint: Endpoint,
+    model: str,
+    planned: Sequence[PlannedRequest],
+    due: Sequence[float],
+    *,
+    sampler: Sampler,
+    timeout_s: float,
+    max_in_flight: int | None = None,
+    on_done: OnDone = _no_news,
+    chat: bool = False,
+) -> LevelResult:
+    """Sends planned[i] due[i] seconds after the start; where `max_in_flight` are under way it waits for one of them to
+    end, and that wait counts in every latency from schedule."""
+    line = _Line(endpoint, model, chat, timeout_s, on_done)
+    cap = None if max_in_flight is None else asyncio.Semaphore(max_in_flight)
+    in_flight = most = 0
+
+    async def one(request: PlannedRequest, due_s: float) -> None:
+        nonlocal in_flight, most
+        if cap is not None:
+            await cap.acquire()
+        in_flight += 1
+        most = max(most, in_flight)
+        try:
+            await line.send(request, due_s)
+        finally:
+            in_flight -= 1
+            if cap is not None:
+                cap.release()
+
+    async def schedule(start_s: float) -> int:
+        async with asyncio.TaskGroup() as tasks:
+            for request, offset in zip(planned, due, strict=True):
+                while (left_s := start_s + offset - time.perf_counter()) > 0:
+                    await asyncio.sleep(left_s)
+                tasks.create_task(one(request, start_s + offset))
+        return most
+
+    return await _measured(line, sampler, schedule)
+
+
+async def _measured(line: _Line, sampler: Sampler, run: Callable[[float], Awaitable[int]]) -> LevelResult:
+    before = await sampler.batch_counters()
+    watcher = asyncio.create_task(sampler.watch())
+    start_s, start_cpu_s = time.perf_counter(), time.process_time()
     try:
-        await asyncio.gather(*(client() for _ in range(concurrency)))
-        wall_s = time.perf_counter() - start_s
+        concurrency = await run(start_s)
+        wall_s, cpu_s = time.perf_counter() - start_s, time.process_time() - start_cpu_s
     finally:
         watcher.cancel()
     after = await sampler.batch_counters()
-    result = LevelResult(concurrency, outcomes, wall_s, sampler.peak_rss_bytes)
+    result = LevelResult(concurrency, line.outcomes, wall_s, sampler.peak_rss_bytes, start_s=start_s)
+    result.client_cpu = cpu_s / wall_s if wall_s > 0 else None
     if before is not None and after is not None and after[1] > before[1]:
         result.mean_batch = (after[0] - before[0]) / (after[1] - before[1])
     return result
+
+
+def as_row(outcome: Outcome, result: LevelResult) -> dict[str, object]:
+    """One request as it was, for a reader who wants to compute for himself."""
+
+    def since_start(at_s: float | None) -> float | None:
+        return None if at_s is None else round(at_s - result.start_s, 6)
+
+    return {
+        "end": outcome.kind,
+        "error": outcome.error,
+        "status": outcome.status,
+        "due_s": since_start(outcome.due_s),
+        "sent_s": since_start(outcome.sent_s),
+        "first_byte_s": since_start(outcome.first_byte_s),
+        "first_token_s": since_start(outcome.first_token_s),
+        "end_s": since_start(outcome.end_s),
+        "gaps_s": [round(gap, 6) for gap in outcome.gaps_s],
+        "prompt_tokens": outcome.num_prompt_tokens,
+        "output_tokens": outcome.num_output_tokens,
+    }
 
 
 def _metric(text: str, name: str) -> float | None:

@@ -13,8 +13,8 @@ _REDRAW_EVERY_S = 0.1  # a write per answer would itself be load
 class Progress:
     """Rewritten on a terminal, once per level elsewhere. total: of the requests; None: nobody knows."""
 
-    def __init__(self, level: int, total: int | None) -> None:
-        self._label = f"{level} client{'s' if level > 1 else ''}"
+    def __init__(self, label: str, total: int | None) -> None:
+        self._label = label
         self._total = "" if total is None else f" of {total}"
         self.outcomes: list[Outcome] = []  # of requests that have ended
         self._start_s = time.monotonic()

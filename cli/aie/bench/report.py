@@ -1,6 +1,5 @@
-"""From outcomes to the table. Failed requests stay in the count of requests; percentiles are over the answered ones."""
+"""From outcomes to the tables. What was not answered stays in the count of requests; latencies are of the answered."""
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -9,29 +8,73 @@ from rich import box
 from rich.table import Table
 
 from aie.bench.load import LevelResult
+from aie.bench.slo import Slo
+from aie.bench.statistics import min_samples, percentile, tail, upper_bound
+from aie.bench.steady import steady_window
 
-__all__ = ["Row", "percentile", "summarize", "table"]
+__all__ = ["Latency", "Row", "latency_table", "load_table", "notes", "summarize"]
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """One metric over the answered requests (ITL: over all gaps of them), in milliseconds.
+
+    p90 and p99 are None where there are too few samples to speak of them; p99_bound is what the true P99 stays below
+    with 99 % confidence; max is of what was seen.
+    """
+
+    count: int
+    mean: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+    p99_bound: float | None = None
+    max: float | None = None
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> "Latency":
+        """From seconds."""
+        if not seconds:
+            return cls(0)
+        values = [1e3 * value for value in seconds]
+        return cls(
+            len(values),
+            sum(values) / len(values),
+            percentile(values, 0.5),
+            tail(values, 0.9),
+            tail(values, 0.99),
+            upper_bound(values, 0.99),
+            max(values),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One concurrency level. Times in milliseconds, from the moment of sending."""
+    """One level. Times in milliseconds, from sending; `due_*` from when a request was due by the schedule."""
 
-    concurrency: int
+    concurrency: int  # clients; in the open loop, the most requests that were in flight at once
+    offered_per_s: float | None  # of the open loop
     requests: int
     answered: int
-    failed: int
+    failed: int  # not answered in full, and not hung up on as asked
+    ends: dict[str, int]  # answered, rejected, timed out, cut, cancelled, failed
     wall_s: float
     requests_per_s: float
-    e2e_p50_ms: float | None
-    e2e_p99_ms: float | None
-    ttft_p50_ms: float | None
-    ttft_p99_ms: float | None
-    tpot_p50_ms: float | None
-    tpot_p99_ms: float | None
+    good: int | None  # requests that kept the SLO; None without one
     output_tokens_per_s: float
+    steady_tokens_per_s: float | None  # without the ramp and the drain
     prompt_tokens: int
     output_tokens: int
+    tokens_per_event: float | None
+    ttfr: Latency
+    ttft: Latency
+    itl: Latency
+    tpot: Latency
+    e2e: Latency
+    due_ttft: Latency
+    due_e2e: Latency
+    lag: Latency  # how late requests were sent
+    client_cpu: float | None  # of one core, used by the load generator
     peak_rss_bytes: int | None
     mean_batch: float | None
     errors: dict[str, int]
@@ -40,66 +83,127 @@ class Row:
         """For `--json`."""
         return asdict(self)
 
+    @property
+    def label(self) -> str:
+        """What was asked of the server."""
+        return str(self.concurrency) if self.offered_per_s is None else f"{self.offered_per_s:g}/s"
 
-def percentile(values: Sequence[float], share: float) -> float | None:
-    """Nearest rank: the smallest value that at least `share` of all values do not exceed. None of nothing."""
-    if not values:
-        return None
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+    @property
+    def is_client_bound(self) -> bool:
+        """Whether the load generator may have been what was measured: it had no core left, or sent much too late."""
+        if self.client_cpu is not None and self.client_cpu > 0.9:
+            return True
+        late, first = self.lag.p99 or self.lag.max, self.ttft.p50
+        return late is not None and first is not None and late > max(0.05 * first, 1.0)
 
 
-def summarize(result: LevelResult) -> Row:
+def summarize(result: LevelResult, slo: Slo | None = None) -> Row:
     """Sums up one level."""
-    answered = [outcome for outcome in result.outcomes if outcome.error is None]
-    errors = Counter(outcome.error for outcome in result.outcomes if outcome.error is not None)
-    e2e = [outcome.e2e_s for outcome in answered]
-    ttft = [outcome.ttft_s for outcome in answered if outcome.ttft_s is not None]
-    tpot = [outcome.tpot_s for outcome in answered if outcome.tpot_s is not None]
-    output_tokens = sum(outcome.num_output_tokens for outcome in answered)
+    answered = [one for one in result.outcomes if one.error is None]
+    ends = Counter(one.kind for one in result.outcomes)
+    output_tokens = sum(one.num_output_tokens for one in answered)
+    num_events = sum(1 + len(one.gaps_s) for one in answered)
+    steady = steady_window(result.outcomes)
+    scheduled = [one for one in answered if one.due_s is not None]
     return Row(
         concurrency=result.concurrency,
+        offered_per_s=result.offered_per_s,
         requests=len(result.outcomes),
         answered=len(answered),
-        failed=len(result.outcomes) - len(answered),
+        failed=len(result.outcomes) - len(answered) - ends["cancelled"],
+        ends={kind: ends[kind] for kind in ("answered", "rejected", "timed out", "cut", "cancelled", "failed")},
         wall_s=result.wall_s,
         requests_per_s=len(answered) / result.wall_s,
-        e2e_p50_ms=_ms(e2e, 0.5),
-        e2e_p99_ms=_ms(e2e, 0.99),
-        ttft_p50_ms=_ms(ttft, 0.5),
-        ttft_p99_ms=_ms(ttft, 0.99),
-        tpot_p50_ms=_ms(tpot, 0.5),
-        tpot_p99_ms=_ms(tpot, 0.99),
+        good=None if slo is None else sum(1 for one in result.outcomes if slo.is_met_by(one)),
         output_tokens_per_s=output_tokens / result.wall_s,
-        prompt_tokens=sum(outcome.num_prompt_tokens for outcome in answered),
+        steady_tokens_per_s=None if steady is None else steady.tokens_per_s,
+        prompt_tokens=sum(one.num_prompt_tokens for one in answered),
         output_tokens=output_tokens,
+        tokens_per_event=output_tokens / num_events if num_events else None,
+        ttfr=Latency.of([one.ttfr_s for one in answered if one.ttfr_s is not None]),
+        ttft=Latency.of([one.ttft_s for one in answered if one.ttft_s is not None]),
+        itl=Latency.of([gap for one in answered for gap in one.gaps_s]),
+        tpot=Latency.of([one.tpot_s for one in answered if one.tpot_s is not None]),
+        e2e=Latency.of([one.e2e_s for one in answered]),
+        due_ttft=Latency.of([one.ttft_from_schedule_s for one in scheduled if one.ttft_from_schedule_s is not None]),
+        due_e2e=Latency.of([one.e2e_from_schedule_s for one in scheduled]),
+        lag=Latency.of([one.lag_s for one in result.outcomes if one.due_s is not None]),
+        client_cpu=result.client_cpu,
         peak_rss_bytes=result.peak_rss_bytes,
         mean_batch=result.mean_batch,
-        errors=dict(errors),
+        errors=dict(Counter(one.error for one in result.outcomes if one.error is not None)),
     )
 
 
-def table(rows: Sequence[Row]) -> Table:
-    """The concurrency table: 80 columns hold it, and no figure is ever cut short. Times are in milliseconds."""
-    view = Table(
-        title="Closed loop, streaming completions, greedy; times in ms", title_justify="left", box=box.SIMPLE_HEAD,
-        padding=0, pad_edge=False,
-    )  # fmt: skip
-    for name in ("clients", "QPS", "all\nP50", "all\nP99", "TTFT\nP50", "TTFT\nP99", "TPOT\nP50", "TPOT\nP99",
-                 "tokens\nper s", "errors", "memory\nMB", "mean\nbatch"):  # fmt: skip
+def load_table(rows: Sequence[Row], title: str, *, slo: Slo | None = None) -> Table:
+    """What went through: 80 columns hold it, and no figure is ever cut short."""
+    view = _empty(title)
+    names = ["rate" if any(row.offered_per_s is not None for row in rows) else "clients", "answered\nper s"]
+    names += ["good\nper s"] if slo is not None else []
+    names += ["tokens\nper s", "…steady", "answered", "refused", "late", "cut", "error", "memory\nMB", "mean\nbatch"]
+    for name in names:
         view.add_column(name, justify="right", no_wrap=True)
     for row in rows:
+        good = [] if slo is None else [f"{(row.good or 0) / row.wall_s:.2f}"]
+        ends = row.ends
         view.add_row(
-            str(row.concurrency), f"{row.requests_per_s:.2f}", _cell(row.e2e_p50_ms), _cell(row.e2e_p99_ms),
-            _cell(row.ttft_p50_ms), _cell(row.ttft_p99_ms), _cell(row.tpot_p50_ms, 1), _cell(row.tpot_p99_ms, 1),
-            f"{row.output_tokens_per_s:.1f}", f"{row.failed}/{row.requests}",
+            row.label, f"{row.requests_per_s:.2f}", *good, f"{row.output_tokens_per_s:.1f}",
+            _cell(row.steady_tokens_per_s, 1), f"{row.answered}/{row.requests}", str(ends["rejected"]),
+            str(ends["timed out"]), str(ends["cut"]), str(ends["failed"]),
             "–" if row.peak_rss_bytes is None else f"{row.peak_rss_bytes / 1e6:.0f}", _cell(row.mean_batch, 1),
         )  # fmt: skip
     return view
 
 
-def _ms(values: Sequence[float], share: float) -> float | None:
-    value = percentile(values, share)
-    return None if value is None else 1e3 * value
+def latency_table(rows: Sequence[Row]) -> Table:
+    """How long it took, in milliseconds; in the open loop TTFT and E2E count from when a request was due."""
+    is_open = any(row.offered_per_s is not None for row in rows)
+    start = "from when requests were due" if is_open else "from sending"
+    view = _empty(f"Latency of answered requests in ms, {start}")
+    view.add_column("rate" if is_open else "clients", justify="right", no_wrap=True)
+    for metric in ("TTFT", "TPOT", "ITL", "E2E"):
+        for share in ("P50", "P99") if metric == "ITL" else ("P50", "P90", "P99"):
+            view.add_column(f"{metric}\n{share}", justify="right", no_wrap=True)
+    for row in rows:
+        ttft, e2e = (row.due_ttft, row.due_e2e) if is_open else (row.ttft, row.e2e)
+        cells = []
+        for latency, digits in ((ttft, 0), (row.tpot, 1)):
+            cells += [_cell(value, digits) for value in (latency.p50, latency.p90, latency.p99)]
+        cells += [_cell(value, 1) for value in (row.itl.p50, row.itl.p99)]
+        cells += [_cell(value) for value in (e2e.p50, e2e.p90, e2e.p99)]
+        view.add_row(row.label, *cells)
+    return view
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """The lines below the tables: what the figures do not say by themselves."""
+    lines = []
+    fewest = min((row.answered for row in rows), default=0)
+    if fewest < min_samples(0.99):
+        lines.append(
+            f"– under P90 or P99: too few samples to speak of them (P90 needs {min_samples(0.9)}, P99 "
+            f"{min_samples(0.99)}; a level here has {fewest}). More with --requests or --duration."
+        )
+    for row in rows:
+        name = f"{row.label} clients" if row.offered_per_s is None else row.label
+        if row.is_client_bound:
+            late = row.lag.p99 or row.lag.max or 0.0
+            lines.append(
+                f"{name}: client-bound. The load generator used {row.client_cpu or 0:.0%} of a core and sent up to "
+                f"{late:.0f} ms late, so these figures are partly its own."
+            )
+        if row.tokens_per_event is not None and row.tokens_per_event > 1.05:
+            lines.append(
+                f"{name}: an event carried {row.tokens_per_event:.2f} tokens on average, so ITL is the time between "
+                "events."
+            )
+        for message, count in sorted(row.errors.items(), key=lambda item: -item[1])[:5]:
+            lines.append(f"{name}: {count} × {message}")
+    return lines
+
+
+def _empty(title: str) -> Table:
+    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
 
 
 def _cell(value: float | None, digits: int = 0) -> str:

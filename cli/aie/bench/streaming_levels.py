@@ -1,83 +1,65 @@
 """Runs the levels of a load test of a model that generates text, one after another."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from aie.bench.client import get_text
-from aie.bench.load import LevelResult, Sampler, run_level
+from aie.bench.load import LevelResult, OnDone, Sampler, run_level, run_open
 from aie.bench.progress import Progress
-from aie.bench.report import Row, summarize, table
+from aie.bench.report import Row, latency_table, load_table, notes
 from aie.bench.show import context, print_view
+from aie.bench.slo import Slo
+from aie.bench.streaming_plan import Level, Traffic
 from aie.bench.target import Target
-from aie.bench.workload import PlannedRequest, plan_requests
 
-__all__ = ["plan_streaming", "print_footer", "print_table", "run_streaming_levels"]
-
-Plans = Mapping[int, Sequence[PlannedRequest]]
+__all__ = ["print_footer", "print_tables", "run_streaming_level", "run_streaming_levels", "warm_up"]
 
 
-def plan_streaming(
-    levels: list[int],
-    requests: int | None,
-    duration: float | None,
-    lengths: tuple[tuple[int, int], tuple[int, int]],
-    seed: int,
-    shape: str,
-    shared_prefix: int,
-) -> dict[int, list[PlannedRequest]]:
-    """What is sent at each level."""
-    plans = {}
+def run_streaming_levels(target: Target, levels: Sequence[Level], traffic: Traffic, results: list[LevelResult]) -> None:
+    """Appends to `results`. On Ctrl-C what a level has measured so far is its result, and the interrupt goes on."""
+    warm_up(target, traffic)
     for level in levels:
-        # With a duration alone the clock decides; the plan only has to be long enough not to run dry.
-        count = requests or (max(8, 4 * level) if duration is None else max(64, 64 * level))
-        plans[level] = plan_requests(
-            count,
-            input_tokens=lengths[0],
-            output_tokens=lengths[1],
-            seed=seed * 7919 + level,
-            shape=shape,
-            shared_prefix=shared_prefix,
-        )
-    return plans
+        run_streaming_level(target, level, traffic, results)
 
 
-def run_streaming_levels(
-    target: Target, plans: Plans, duration: float | None, timeout_s: float, rows: list[Row], *, chat: bool
-) -> None:
-    """Appends to `rows`. On Ctrl-C what a level has measured so far is its row, and the interrupt goes on."""
-    names = asyncio.run(_batch_metric(target))
-    # A warm-up in the shape of the run, not counted: the first requests of a server pay for page faults and caches.
-    warm_up = next(iter(plans.values()))[:2]
-    unwatched = Sampler(target.endpoint, None, lambda: None)
+def warm_up(target: Target, traffic: Traffic) -> None:
+    """A few requests in the shape of the run, not counted: the first of a server pay for page faults and caches."""
+    sampler = Sampler(target.endpoint, None, lambda: None)
+    requests = traffic.requests(2, 0)
     asyncio.run(
-        run_level(target.endpoint, target.model, list(warm_up), 2, timeout_s=timeout_s, sampler=unwatched, chat=chat)
+        run_level(
+            target.endpoint, target.model, requests, 2, sampler=sampler, timeout_s=traffic.timeout_s, chat=traffic.chat
+        )
     )
-    for level, plan in plans.items():
-        progress = Progress(level, len(plan))
-        sampler = Sampler(target.endpoint, names, target.rss_bytes)
-        try:
-            result = asyncio.run(
-                run_level(
-                    target.endpoint,
-                    target.model,
-                    list(plan),
-                    level,
-                    sampler=sampler,
-                    timeout_s=timeout_s,
-                    duration_s=duration,
-                    on_done=progress.step,
-                    chat=chat,
-                )
-            )
-        except KeyboardInterrupt:
-            if progress.outcomes:  # requests still in flight are in no count
-                rows.append(
-                    summarize(LevelResult(level, progress.outcomes, progress.elapsed_s, sampler.peak_rss_bytes))
-                )
-            raise
-        finally:
-            progress.end()
-        rows.append(summarize(result))
+
+
+def run_streaming_level(target: Target, level: Level, traffic: Traffic, results: list[LevelResult]) -> None:
+    """Appends to `results`: also when it is interrupted, as far as anything has been answered."""
+    before = len(results)
+    sampler = Sampler(target.endpoint, asyncio.run(_batch_metric(target)), target.rss_bytes)
+    progress = Progress(level.label, len(level.requests))
+    try:
+        results.append(asyncio.run(_run(target, level, traffic, sampler, progress.step)))
+    except KeyboardInterrupt:
+        if progress.outcomes:  # requests still in flight are in no count
+            results.append(LevelResult(level.clients, progress.outcomes, progress.elapsed_s, sampler.peak_rss_bytes))
+        raise
+    finally:
+        progress.end()
+        for result in results[before:]:
+            result.offered_per_s = None if level.rate is None else level.rate.mean
+
+
+async def _run(target: Target, level: Level, traffic: Traffic, sampler: Sampler, on_done: OnDone) -> LevelResult:
+    if level.rate is not None:
+        return await run_open(
+            target.endpoint, target.model, level.requests, level.due, sampler=sampler, timeout_s=traffic.timeout_s,
+            max_in_flight=level.max_in_flight, on_done=on_done, chat=traffic.chat,
+        )  # fmt: skip
+    return await run_level(
+        target.endpoint, target.model, level.requests, level.clients, sampler=sampler, timeout_s=traffic.timeout_s,
+        duration_s=level.duration_s, on_done=on_done, chat=traffic.chat,
+    )  # fmt: skip
 
 
 async def _batch_metric(target: Target) -> tuple[str, str] | None:
@@ -93,9 +75,12 @@ async def _batch_metric(target: Target) -> tuple[str, str] | None:
     return None
 
 
-def print_table(rows: Sequence[Row]) -> None:
+def print_tables(rows: Sequence[Row], *, slo: Slo | None = None) -> None:
     """On standard output."""
-    print_view(table(rows))
+    loop = "Open" if any(row.offered_per_s is not None for row in rows) else "Closed"
+    promised = "" if slo is None else f"; good: {slo}"
+    print_view(load_table(rows, f"{loop} loop, streaming, greedy{promised}", slo=slo))
+    print_view(latency_table(rows))
 
 
 def print_footer(rows: Sequence[Row], target: Target) -> None:
@@ -105,8 +90,5 @@ def print_footer(rows: Sequence[Row], target: Target) -> None:
         f"{target.model} · {prompt} prompt and {output} output tokens · "
         + " · ".join(f"{k} {v}" for k, v in context().items())
     )
-    if any(row.answered < 100 for row in rows):
-        print("P99 of fewer than 100 answers is the largest of them; raise --requests for a tail that means something.")
-    for row in rows:
-        for message, count in sorted(row.errors.items(), key=lambda item: -item[1])[:5]:
-            print(f"{row.concurrency} clients: {count} × {message}")
+    for line in notes(rows):
+        print(line)

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 
 from aie_engine import InvalidInputError
 
-__all__ = ["LENGTHS", "Draw", "PlannedRequest", "length_draw", "parse_lengths", "plan_requests", "words"]
+__all__ = [
+    "LENGTHS",
+    "Cancel",
+    "Draw",
+    "PlannedRequest",
+    "length_draw",
+    "parse_cancel",
+    "parse_lengths",
+    "plan_requests",
+    "words",
+]
 
 Draw = Callable[[random.Random], int]
 """The length of one prompt in tokens."""
@@ -36,6 +46,31 @@ class PlannedRequest:
 
     prompt: str
     max_tokens: int
+    hang_up_after: int | None = None  # events with text, after which the client goes away
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """What share of the clients goes away, and after how many events with text."""
+
+    share: float
+    after: int
+
+
+def parse_cancel(text: str) -> Cancel:
+    """`0.1@20tok`: a tenth hangs up after 20 events, which are tokens where a server sends each by itself. Raises
+    `InvalidInputError`."""
+    share, _, after = text.partition("@")
+    try:
+        cancel = Cancel(float(share), int(after.removesuffix("tok") or 1))
+    except ValueError:
+        cancel = Cancel(-1.0, 0)
+    if not (0 < cancel.share <= 1 and cancel.after >= 0):
+        raise InvalidInputError(
+            f"--cancel is {text!r}; give a share from 0 to 1 and after how many tokens, as in 0.1@20tok.",
+            param="cancel",
+        )
+    return cancel
 
 
 def parse_lengths(text: str, *, param: str) -> tuple[int, int]:
@@ -76,13 +111,19 @@ def plan_requests(
     seed: int,
     shape: str = "uniform",
     shared_prefix: int = 0,
+    cancel: Cancel | None = None,
 ) -> list[PlannedRequest]:
     """`count` different prompts, after `shared_prefix` tokens that all have in common, such as a system prompt. Lengths
     are aimed at, in words; the server's own count is what is reported."""
     draw = random.Random(seed)
+    leave = random.Random(seed ^ 0x5EED)  # of its own, so that the prompts are the same with and without
     length = length_draw(shape, input_tokens)
     common = words(round(shared_prefix * _WORDS_PER_TOKEN), draw) + " " if shared_prefix else ""
     return [
-        PlannedRequest(common + words(round(length(draw) * _WORDS_PER_TOKEN), draw), draw.randint(*output_tokens))
+        PlannedRequest(
+            common + words(round(length(draw) * _WORDS_PER_TOKEN), draw),
+            draw.randint(*output_tokens),
+            cancel.after if cancel is not None and leave.random() < cancel.share else None,
+        )
         for _ in range(count)
     ]

@@ -1,0 +1,61 @@
+"""The same levels measured several times: means, how far they are to be trusted, how much they vary."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from rich import box
+from rich.table import Table
+
+from aie.bench.report import Row
+from aie.bench.statistics import Interval, mean_interval
+
+__all__ = ["Repeated", "repeated_table"]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """One figure of one level over several runs. interval: of the mean, with 95 % confidence; spread: coefficient of
+    variation."""
+
+    label: str
+    figure: str
+    runs: int
+    mean: float
+    interval: Interval | None
+    spread: float
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> "list[Repeated]":
+        """Of rows whose levels come again and again."""
+        by_label: dict[str, list[Row]] = {}
+        for row in rows:
+            by_label.setdefault(row.label, []).append(row)
+        figures: dict[str, Callable[[Row], float | None]] = {
+            "answered per s": lambda row: row.requests_per_s,
+            "tokens per s": lambda row: row.output_tokens_per_s,
+            "TTFT P50 ms": lambda row: row.ttft.p50,
+            "TPOT P50 ms": lambda row: row.tpot.p50,
+            "E2E P50 ms": lambda row: row.e2e.p50,
+        }
+        made = []
+        for label, same in by_label.items():
+            for name, figure in figures.items():
+                values = [value for row in same if (value := figure(row)) is not None]
+                if values:
+                    mean, interval = mean_interval(values)
+                    spread = stdev(values) / fmean(values) if len(values) > 1 and fmean(values) else 0.0
+                    made.append(cls(label, name, len(values), mean, interval, spread))
+        return made
+
+
+def repeated_table(figures: Sequence[Repeated]) -> Table:
+    """Means with their intervals."""
+    view = Table(title="Over the runs, mean with 95 % confidence", title_justify="left", box=box.SIMPLE_HEAD,
+                 padding=(0, 1), pad_edge=False)  # fmt: skip
+    for name in ("level", "figure", "mean", "from", "to", "spread", "runs"):
+        view.add_column(name, justify="left" if name in ("level", "figure") else "right", no_wrap=True)
+    for one in figures:
+        low, high = ("–", "–") if one.interval is None else (f"{one.interval[0]:.1f}", f"{one.interval[1]:.1f}")
+        view.add_row(one.label, one.figure, f"{one.mean:.1f}", low, high, f"{one.spread:.1%}", str(one.runs))
+    return view

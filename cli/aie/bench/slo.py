@@ -1,0 +1,96 @@
+"""What a user is promised, as text: `ttft<500ms,tpot<50ms` or, of a whole run, `ttft_p99<500ms`.
+
+A limit without a percentile is one that every single request must keep: those that keep all of them make up goodput.
+A limit with a percentile is a verdict on the run; `aie bench --find-max` looks for the highest rate that passes it.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aie.bench.client import Outcome
+from aie.bench.statistics import percentile
+from aie_engine import InvalidInputError
+
+__all__ = ["METRICS", "Limit", "Slo", "parse_slo"]
+
+METRICS = ("ttft", "tpot", "itl", "e2e")
+_LIMIT = re.compile(r"(ttft|tpot|itl|e2e)(?:_p(\d{1,2}(?:\.\d+)?))?<=?(\d+(?:\.\d+)?)(ms|s)")
+_EXAMPLE = "ttft_p99<500ms,tpot_p99<50ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One metric, one bound. share: 0.99 for P99; None: every request by itself."""
+
+    metric: str
+    share: float | None
+    limit_s: float
+
+    def __str__(self) -> str:
+        of = "" if self.share is None else f"_p{self.share * 100:g}"
+        return f"{self.metric}{of}<{self.limit_s * 1e3:g}ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """All limits together."""
+
+    limits: tuple[Limit, ...]
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.limits))
+
+    def is_met_by(self, outcome: Outcome) -> bool:
+        """Whether one request keeps the limits, percentiles taken as limits on each. A failed one never does, and one
+        of a single token, which has no TPOT, is not let off: its end-to-end time stands in."""
+        if outcome.error is not None:
+            return False
+        return all((value := _of(outcome, limit.metric)) is not None and value < limit.limit_s for limit in self.limits)
+
+    def broken_by(self, outcomes: Sequence[Outcome]) -> list[str]:
+        """The limits that a run does not keep, each with what was measured. Requests that were not answered count as
+        endless: a server that refuses the slow half has no better tail for it."""
+        broken = []
+        for limit in self.limits:
+            values = [_endless(_of(one, limit.metric)) if one.error is None else float("inf") for one in outcomes]
+            share = 1.0 if limit.share is None else limit.share
+            value = percentile(values, share)
+            if value is None or value >= limit.limit_s:
+                found = "no answer" if value in (None, float("inf")) else f"{value * 1e3:.0f} ms"
+                broken.append(f"{limit}: {found}")
+        return broken
+
+
+def parse_slo(text: str) -> Slo:
+    """Raises `InvalidInputError`."""
+    limits = []
+    for part in text.replace(" ", "").split(","):
+        found = _LIMIT.fullmatch(part.lower())
+        if found is None:
+            raise InvalidInputError(
+                f"--slo has {part!r}; write metric, perhaps percentile, and limit, as in {_EXAMPLE}. "
+                f"Metrics are {', '.join(METRICS)}.",
+                param="slo",
+            )
+        metric, share, number, unit = found.groups()
+        limit_s = float(number) * (1e-3 if unit == "ms" else 1.0)
+        if limit_s <= 0 or (share is not None and not 0 < float(share) < 100):
+            raise InvalidInputError(f"--slo has {part!r}; limit and percentile must be above 0.", param="slo")
+        limits.append(Limit(metric, None if share is None else float(share) / 100, limit_s))
+    return Slo(tuple(limits))
+
+
+def _of(outcome: Outcome, metric: str) -> float | None:
+    """Seconds; latencies that begin with a request begin when it was due."""
+    if metric == "ttft":
+        return outcome.ttft_from_schedule_s
+    if metric == "e2e":
+        return outcome.e2e_from_schedule_s
+    if metric == "itl":
+        return max(outcome.gaps_s) if outcome.gaps_s else 0.0
+    return outcome.e2e_s if outcome.tpot_s is None else outcome.tpot_s
+
+
+def _endless(value: float | None) -> float:
+    return float("inf") if value is None else value

@@ -1,0 +1,142 @@
+"""The load test of a model that generates text, from its options to its report."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from aie.bench.arrivals import Rate
+from aie.bench.find_max import Probe, Search, find_max, judge
+from aie.bench.load import LevelResult, as_row
+from aie.bench.options import BenchOptions
+from aie.bench.repeats import Repeated, repeated_table
+from aie.bench.report import Row, summarize
+from aie.bench.show import print_view
+from aie.bench.slo import Slo
+from aie.bench.streaming_levels import (
+    print_footer,
+    print_tables,
+    run_streaming_level,
+    run_streaming_levels,
+    warm_up,
+)
+from aie.bench.streaming_plan import Level, Traffic, closed_levels, open_level
+from aie.bench.target import Target
+from aie.console import note
+
+__all__ = ["StreamingReport", "run_streaming", "until_interrupted"]
+
+_FIRST_RATE = 1.0
+_PROBE_S = 20.0
+
+
+@dataclass(slots=True)
+class StreamingReport:
+    """What was measured, as far as it came."""
+
+    slo: Slo | None = None
+    results: list[LevelResult] = field(default_factory=list)
+    search: Search | None = None
+    complete: bool = True
+
+    @property
+    def rows(self) -> list[Row]:
+        """The levels, summed up."""
+        return [summarize(result, self.slo) for result in self.results]
+
+    @property
+    def requests(self) -> list[dict[str, object]]:
+        """Every single request, for `--rows`; times in seconds from the start of its level."""
+        return [
+            {"level": number, "clients": result.concurrency, **as_row(one, result)}
+            for number, result in enumerate(self.results)
+            for one in result.outcomes
+        ]
+
+    def as_json(self) -> dict[str, object]:
+        """For `--json`."""
+        found = {} if self.search is None else {"find_max": _search_json(self.search)}
+        return {"complete": self.complete, "levels": [row.as_json() for row in self.rows], **found}
+
+    @property
+    def failed(self) -> bool:
+        """Whether a request was not answered that ought to have been. Of a search that is what it looks for."""
+        return self.search is None and any(row.failed for row in self.rows)
+
+
+def run_streaming(target: Target, options: BenchOptions) -> StreamingReport:
+    """Runs, and prints tables on standard output. Ctrl-C ends the measurement and not the report."""
+    traffic = Traffic(
+        options.bounds, options.output_bounds, options.shape, options.shared_prefix, options.leaving, options.seed,
+        options.endpoint == "chat", options.timeout_s,
+    )  # fmt: skip
+    report = StreamingReport(options.promise)
+
+    def measure() -> None:
+        if options.find_max:
+            report.search = Search()
+            _search(target, options, traffic, report)
+            return
+        levels = _levels(options, traffic)
+        for number in range(options.repeat):
+            if options.repeat > 1:
+                note(f"Run {number + 1} of {options.repeat}")
+            run_streaming_levels(target, levels, traffic, report.results)
+
+    report.complete = until_interrupted(measure)
+    rows = report.rows
+    print_tables(rows, slo=report.slo)
+    if options.repeat > 1:
+        print_view(repeated_table(Repeated.of(rows)))
+    print_footer(rows, target)
+    if report.search is not None:
+        print(f"Highest rate that keeps {report.slo}: {report.search.verdict()}.")
+    return report
+
+
+def _levels(options: BenchOptions, traffic: Traffic) -> list[Level]:
+    if not options.rates:
+        return closed_levels(traffic, options.levels, requests=options.requests, duration_s=options.duration)
+    return [
+        open_level(
+            traffic, rate, kind=options.kind, burstiness=options.burstiness, requests=options.requests,
+            duration_s=options.duration, max_in_flight=options.max_in_flight,
+        )
+        for rate in options.rates
+    ]  # fmt: skip
+
+
+def _search(target: Target, options: BenchOptions, traffic: Traffic, report: StreamingReport) -> None:
+    slo = report.slo
+    assert slo is not None and report.search is not None
+    warm_up(target, traffic)
+
+    def probe(per_s: float) -> Probe:
+        level = open_level(
+            traffic, Rate(per_s, per_s), kind=options.kind, burstiness=options.burstiness, requests=options.requests,
+            duration_s=options.duration or (None if options.requests else _PROBE_S),
+            max_in_flight=options.max_in_flight,
+        )  # fmt: skip
+        run_streaming_level(target, level, traffic, report.results)
+        done = Probe(per_s, judge(slo, report.results[-1].outcomes))
+        note(f"{per_s:.3g} requests/s: " + ("held" if done.is_held else "; ".join(done.broken)))
+        return done
+
+    find_max(probe, _FIRST_RATE, report.search)
+
+
+def _search_json(search: Search) -> dict[str, object]:
+    held, broken = search.held, search.broken
+    return {
+        "held_per_s": None if held is None else held.rate,
+        "broken_per_s": None if broken is None else broken.rate,
+        "probes": [{"rate": one.rate, "broken": list(one.broken)} for one in search.probes],
+    }
+
+
+def until_interrupted(run: Callable[[], None]) -> bool:
+    """False on Ctrl-C."""
+    with suppress(KeyboardInterrupt):
+        run()
+        return True
+    note("Interrupted; what was measured so far follows, with a part of the requests in its last row.")
+    return False

@@ -1,0 +1,88 @@
+"""What a load test of a model that generates text sends, decided before the clock starts: requests, level by level, and
+in the open loop when each is due."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aie.bench.arrivals import ArrivalKind, Arrivals, Rate
+from aie.bench.workload import Cancel, PlannedRequest, plan_requests
+
+__all__ = ["Level", "Traffic", "closed_levels", "open_level"]
+
+_OPEN_S = 30.0  # how long an open level lasts, unless told
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What requests look like."""
+
+    input_tokens: tuple[int, int]
+    output_tokens: tuple[int, int]
+    shape: str = "uniform"
+    shared_prefix: int = 0
+    cancel: Cancel | None = None
+    seed: int = 0
+    chat: bool = False
+    timeout_s: float = 300.0
+
+    def requests(self, count: int, number: int) -> list[PlannedRequest]:
+        """`count` of them. number: of the level, so that no two send the same prompts."""
+        return plan_requests(
+            count,
+            input_tokens=self.input_tokens,
+            output_tokens=self.output_tokens,
+            seed=self.seed * 7919 + number,
+            shape=self.shape,
+            shared_prefix=self.shared_prefix,
+            cancel=self.cancel,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One row of the table to be. clients: of the closed loop; rate, and due [s] from the start: of the open one."""
+
+    requests: Sequence[PlannedRequest]
+    clients: int = 0
+    duration_s: float | None = None  # closed: no request is begun later
+    rate: Rate | None = None
+    due: Sequence[float] = ()
+    max_in_flight: int | None = None
+
+    @property
+    def label(self) -> str:
+        """For a line of progress."""
+        if self.rate is not None:
+            return f"{self.rate} requests/s"
+        return f"{self.clients} client{'s' if self.clients > 1 else ''}"
+
+
+def closed_levels(
+    traffic: Traffic, clients: Sequence[int], *, requests: int | None, duration_s: float | None
+) -> list[Level]:
+    """Without a duration four requests for each client, and at least eight."""
+    levels = []
+    for number in clients:
+        # With a duration alone the clock decides; the plan only has to be long enough not to run dry.
+        count = requests or (max(8, 4 * number) if duration_s is None else max(64, 64 * number))
+        levels.append(Level(traffic.requests(count, number), number, duration_s))
+    return levels
+
+
+def open_level(
+    traffic: Traffic,
+    rate: Rate,
+    *,
+    kind: ArrivalKind,
+    burstiness: float,
+    requests: int | None,
+    duration_s: float | None,
+    max_in_flight: int | None,
+) -> Level:
+    """Arrivals for `duration_s`; without one, as long as `requests` take at that rate, or half a minute."""
+    if duration_s is None:
+        duration_s = _OPEN_S if requests is None else requests / rate.mean
+    number = round(1000 * rate.mean)
+    due = Arrivals(rate, kind, burstiness).schedule(duration_s, traffic.seed * 7919 + number)
+    due = due if requests is None else due[:requests]
+    return Level(traffic.requests(len(due), number), 0, None, rate, due, max_in_flight)
