@@ -146,12 +146,13 @@ def kept_by_definition(weights: np.ndarray, params: SamplingParams) -> list[int]
         top_k=st.sampled_from([0, 1, 2, 40, 1024, 3000, 10**6]),
         top_p=st.sampled_from([0.01, 0.5, 0.9, 0.99, 1.0]),
         min_p=st.sampled_from([0.0, 0.001, 0.2, 1.0]),
+        temperature=st.sampled_from([1.0, 1e-4, 0.8, 30.0]),
     ),
 )
 def test_filters_keep_what_their_definitions_say(vocab: int, spread: float, seed: int, params: SamplingParams) -> None:
     assume(params.is_filtered)
     row = random_logits(1, vocab, seed, spread)[0]
-    weights = np.exp(row - row.max())
+    weights = np.exp((row - row.max()) / np.float32(params.temperature))
     *expected, after = kept_by_definition(weights, params)
     ids, kept_weights = filtered(row, row.max(), params)
     kept = ids.tolist()

@@ -28,6 +28,7 @@ __all__ = ["candidates", "filtered", "weigh"]
 IndexArray = npt.NDArray[np.intp]
 
 _FEW, _LADDER = 256, (1024, 8192)
+_LEAST = np.float32(-np.inf)
 _STRIDE = 16  # one of so many numbers is looked at to guess the threshold
 
 
@@ -73,7 +74,8 @@ def candidates(values: Float32Array, around: int) -> IndexArray:
 def _likely(row: Float32Array, largest: np.float32, wish: SamplingParams) -> tuple[IndexArray, Float32Array]:
     """Ids and weights that pass min_p, and top_k if there is one."""
     # By a bound on the logits, a little too low for all rounding, so that weights are computed only for a few.
-    ids = np.flatnonzero(row >= largest + np.float32(wish.temperature * (math.log(wish.min_p) - 0.01)))
+    bound = largest + np.float32(wish.temperature * (math.log(wish.min_p) - 0.01))
+    ids = np.flatnonzero(row >= np.nextafter(bound, _LEAST))
     weights = weigh(row[ids], largest, wish.temperature)
     own = np.flatnonzero(weights >= np.float32(wish.min_p))
     if 0 < wish.top_k < len(own):
