@@ -11,7 +11,7 @@ static void transpose_keys(const float *keys, ptrdiff_t width, int count, int he
         const float *key[4];
         for (int i = 0; i < 4; i++) key[i] = keys + (j + i < count ? j + i : count - 1) * width;
         int d = 0;
-#ifdef __SSE__
+#if VW >= 8
         for (; d + 4 <= head_dim; d += 4) {
             __m128 a = _mm_loadu_ps(key[0] + d), b = _mm_loadu_ps(key[1] + d), e = _mm_loadu_ps(key[2] + d), f = _mm_loadu_ps(key[3] + d);
             _MM_TRANSPOSE4_PS(a, b, e, f);
