@@ -8,7 +8,13 @@ import msgspec
 
 from aie_engine import SamplingParams
 from aie_server.api.fields import Fields
-from aie_server.api.token_wishes import check_some_left, parse_allowed_tokens, parse_bad_words, parse_logit_bias
+from aie_server.api.token_wishes import (
+    as_tokens,
+    check_some_left,
+    parse_allowed_tokens,
+    parse_bad_words,
+    parse_logit_bias,
+)
 from aie_server.config import ServerConfig
 from aie_server.served import ServedModel
 from aie_server.text_output import OutputOptions
@@ -32,15 +38,15 @@ class StreamOptions:
 def parse_sampling(
     fields: Fields, config: ServerConfig, model: ServedModel, *, logprobs: int | None, scores_prompt: bool = False
 ) -> Callable[[int], SamplingParams]:
-    """All of it but `max_tokens`, which is known only when the prompt has been counted: a function of it.
+    """All of it but `max_tokens`, which is known only when the prompt has been counted: a function of it. It also turns
+    bad words into tokens, and so is for those who have been admitted.
 
     scores_prompt: the prompt's tokens get log-probabilities, where the answer's do.
     """
     info = model.engine.info
     vocab_size = info.vocab_size
     top_k = fields.integer("top_k", low=-1, high=_TOP_K_MAX)
-    bad_words = parse_bad_words(fields, config, model.text.tokenizer, vocab_size=vocab_size)
-    allowed = parse_allowed_tokens(fields, vocab_size=vocab_size)
+    words = parse_bad_words(fields, config)
     prompt_logprobs = fields.integer("prompt_logprobs", low=0, high=config.max_top_logprobs)
     if prompt_logprobs is not None and fields.get("stream") is True:
         raise fields.error("prompt_logprobs", "left out of a streamed answer; with echo, logprobs are streamed")
@@ -63,14 +69,18 @@ def parse_sampling(
         frequency_penalty=fields.number("frequency_penalty", 0.0, low=-2, high=2),
         presence_penalty=fields.number("presence_penalty", 0.0, low=-2, high=2),
         logit_bias=parse_logit_bias(fields, config, vocab_size=vocab_size),
-        bad_words=bad_words,
-        allowed_token_ids=allowed,
+        allowed_token_ids=parse_allowed_tokens(fields, vocab_size=vocab_size),
         min_tokens=fields.integer("min_tokens", low=0, high=_MAX_TOKENS) or 0,
         prompt_logprobs=prompt_logprobs,
     )
-    ends = {*sampling.stop_token_ids, *(() if sampling.ignore_eos else info.eos_token_ids)}
-    check_some_left(fields, allowed, bad_words, ends, sampling.min_tokens)
-    return lambda max_tokens: msgspec.structs.replace(sampling, max_tokens=max_tokens).validated()
+
+    def complete(max_tokens: int) -> SamplingParams:
+        bad_words = as_tokens(fields, words, model.text.tokenizer, vocab_size=vocab_size)
+        whole = msgspec.structs.replace(sampling, max_tokens=max_tokens, bad_words=bad_words)
+        check_some_left(fields, whole, info.eos_token_ids)
+        return whole.validated()
+
+    return complete
 
 
 def parse_max_tokens(fields: Fields, *, low: int = 1) -> int | None:
