@@ -100,7 +100,7 @@ def _likeliest(row: Float32Array, largest: np.float32, wish: SamplingParams) -> 
 
 def _nucleus(weights: Float32Array, top_p: float) -> IndexArray:
     """Indices of the likeliest that together reach `top_p` of the whole, in ascending order."""
-    aim = top_p * weights.sum(dtype=np.float64)
+    aim = top_p * float(weights.sum())  # NumPy adds in pairs: float32 is exact enough
     for around in (*_LADDER, len(weights)):
         ids = candidates(weights, around)
         own = weights[ids]
