@@ -70,7 +70,7 @@ class EngineCore:
             speculates=speculator is not None, seed=seed,
         )  # fmt: skip
         self._runner = StepRunner(executor, assembler, max_rows=max_rows, clock=clock)
-        self._speculator = speculator
+        self.speculator = speculator  # None: nothing is guessed ahead
         self._preparing = Preparing(masks)
         self._generations: dict[str, Generation] = {}
         self._decoding: list[Generation] = []  # who sampled in the last step and goes on
@@ -136,7 +136,7 @@ class EngineCore:
     def stats(self) -> EngineStats:
         """Figures of now, without those that belong to the process (`rss_bytes`, `worker_pid`)."""
         return figures(
-            self._counters, self._scheduler.stats(), self._pool, self._speculator,
+            self._counters, self._scheduler.stats(), self._pool, self.speculator,
             execute_time_s=self._runner.execute_time_s, last_step_age_s=self.clock() - self._last_step_s,
         )  # fmt: skip
 
@@ -166,8 +166,8 @@ class EngineCore:
     def _plan(self, now: float) -> StepPlan | None:
         for request, constraint in self._preparing.take_ready():
             self._admit(request, constraint)
-        if self._speculator is not None:
-            self._speculator.propose(self._decoding)
+        if self.speculator is not None:
+            self.speculator.propose(self._decoding)
         plan = self._scheduler.schedule(now)
         self._decoding = []
         if plan is None:
@@ -200,8 +200,8 @@ class EngineCore:
             self._scheduler.update(plan, list(finished), accepted)
             for request_id, reason in finished.items():  # now that its blocks are in the prefix cache, by its token ids
                 self._forget(request_id, reason)
-            if self._speculator is not None and len(output.token_ids) == plan.num_tokens:  # a step of decodes alone
-                self._speculator.cost.observe(plan.num_tokens, self.clock() - began)
+            if self.speculator is not None and len(output.token_ids) == plan.num_tokens:  # a step of decodes alone
+                self.speculator.cost.observe(plan.num_tokens, self.clock() - began)
         self._last_step_s = self.clock()
         self._counters.step_time_s += self._last_step_s - began
         self.timelines.stepped(plan, began, self._last_step_s, accepted)
@@ -246,8 +246,8 @@ class EngineCore:
             fault = member.fault
         elif fault is None:
             event, num_right, num_checked = take_several(member, output, row, chunk.num_drafts)
-            if self._speculator is not None:
-                self._speculator.settle(member, num_right, num_checked)
+            if self.speculator is not None:
+                self.speculator.settle(member, num_right, num_checked)
         if fault is not None:
             self._scheduler.fail(member.request_id)  # at once, and with all it has computed: nobody may be given that
             self._fail(member.request_id, fault)
