@@ -53,6 +53,7 @@ def engine_config(settings: ServeSettings, path: Path, name: str, *, share: int 
         max_seq_len=settings.max_seq_len,
         kv_memory_bytes=parse_bytes(settings.kv_memory, param="kv_memory"),
         kv_dtype=settings.kv_dtype,  # type: ignore[arg-type]  # EngineConfig checks the value
+        activations=settings.activations,  # type: ignore[arg-type]  # EngineConfig checks the value
         prefix_caching=settings.prefix_cache,
         speculate=settings.speculate,
         memdebug=settings.memdebug,

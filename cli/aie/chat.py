@@ -30,6 +30,10 @@ def chat(
     kv_dtype: Annotated[
         str | None, typer.Option(metavar="KIND", help="Cached keys and values as fp32, fp16 or int8. [fp32]")
     ] = None,
+    activations: Annotated[
+        str | None,
+        typer.Option(metavar="KIND", help="Activations as fp32 or, faster and no longer exact, as int8. [fp32]"),
+    ] = None,
     lenient: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Let a named difference from a file format's rules through; repeatable."),
@@ -42,7 +46,13 @@ def chat(
 
     sampling = sampling_of(max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=0, min_p=0.0, seed=seed)
     with local_model(
-        model, kernels=kernels, threads=threads, quantize=quantize, lenient=lenient, kv_dtype=kv_dtype
+        model,
+        kernels=kernels,
+        threads=threads,
+        quantize=quantize,
+        lenient=lenient,
+        kv_dtype=kv_dtype,
+        activations=activations,
     ) as local:
         template = local.text.chat_template
         if template is None:

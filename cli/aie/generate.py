@@ -30,6 +30,10 @@ def generate(
     kv_dtype: Annotated[
         str | None, typer.Option(metavar="KIND", help="Cached keys and values as fp32, fp16 or int8. [fp32]")
     ] = None,
+    activations: Annotated[
+        str | None,
+        typer.Option(metavar="KIND", help="Activations as fp32 or, faster and no longer exact, as int8. [fp32]"),
+    ] = None,
     lenient: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Let a named difference from a file format's rules through; repeatable."),
@@ -50,7 +54,13 @@ def generate(
     if not prompt:
         raise InvalidInputError("The prompt is empty; give at least one character.", param="prompt")
     with local_model(
-        model, kernels=kernels, threads=threads, quantize=quantize, lenient=lenient, kv_dtype=kv_dtype
+        model,
+        kernels=kernels,
+        threads=threads,
+        quantize=quantize,
+        lenient=lenient,
+        kv_dtype=kv_dtype,
+        activations=activations,
     ) as local:
         if chat:
             template = local.text.chat_template

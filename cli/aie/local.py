@@ -75,6 +75,7 @@ def local_model(
     memdebug: bool = False,
     kv_memory: str | None = None,
     kv_dtype: str | None = None,
+    activations: str | None = None,
 ) -> Iterator[LocalModel]:
     """Loads a model into this process and unloads it at the end."""
     settings = load_settings(
@@ -87,6 +88,7 @@ def local_model(
             "memdebug": memdebug or None,
             "kv_memory": kv_memory,
             "kv_dtype": kv_dtype,
+            "activations": activations,
         }
     )
     path = find_model(name)

@@ -36,6 +36,10 @@ def predictor_config(settings: ServeSettings, path: Path, name: str, *, share: i
         raise InvalidInputError(f"device is {settings.device!r}; choose auto, cpu or cuda.", param="device")
     if settings.quantize != "file":
         raise InvalidInputError(f"{name} does not generate text; --quantize is not there for it.", param="quantize")
+    if settings.activations != "fp32":
+        raise InvalidInputError(
+            f"{name} does not generate text; --activations is not there for it.", param="activations"
+        )
     if settings.lenient:
         raise InvalidInputError(f"{name} does not generate text; --lenient is not there for it.", param="lenient")
     if settings.workers < 0:

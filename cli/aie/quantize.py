@@ -41,6 +41,9 @@ def quantize(
         int | None, typer.Option(min=2, help="For --check: most tokens of each of the five texts. [all, some 400]")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads for --check. [all cores]")] = None,
+    activations: Annotated[
+        str, typer.Option(metavar="KIND", help="int8: for --check, each kind with activations in eight bits, too.")
+    ] = "fp32",
     kernels: Annotated[str, typer.Option(help="native, numpy or auto, for --check.")] = "auto",
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
 ) -> None:
@@ -54,6 +57,7 @@ def quantize(
 
     \b
     aie quantize --check                               every kind of the default model, side by side
+    aie quantize --check --activations int8            and what activations in eight bits cost on top
     aie quantize model/ --to int4 --out model.gguf     write one
     """
     from aie_engine import InvalidInputError
@@ -66,6 +70,10 @@ def quantize(
     if kernels not in ("auto", "native", "numpy"):
         raise InvalidInputError(f"--kernels is {kernels!r}; choose auto, native or numpy.", param="kernels")
     precision = None if to is None else find_precision(to, param="--to")
+    if activations not in ("fp32", "int8") or (activations == "int8" and kernels == "numpy"):
+        raise InvalidInputError(
+            f"--activations is {activations!r}; choose fp32, or int8 with native kernels.", param="activations"
+        )
     if json_path is not None:
         check_writable(json_path)
     loaded = open_language_model(model, lenient)
@@ -75,7 +83,7 @@ def quantize(
         if precision is not None and out is not None:
             document |= export(loaded, out, precision, force=force)
         if check:
-            prices = _prices(loaded, None if precision is None else [precision], kernels, threads, tokens)
+            prices = _prices(loaded, None if precision is None else [precision], kernels, threads, tokens, activations)
             document["prices"] = [asdict(price) for price in prices]
         if json_path is not None:
             write_json(json_path, document)
@@ -124,7 +132,12 @@ def _files(path: Path) -> Iterable[Path]:
 
 
 def _prices(
-    loaded: "Model", chosen: "list[Precision] | None", kernels: str, threads: int | None, tokens: int | None
+    loaded: "Model",
+    chosen: "list[Precision] | None",
+    kernels: str,
+    threads: int | None,
+    tokens: int | None,
+    activations: str,
 ) -> "list[Price]":
     from aie_engine import available_cores
     from aie_engine.evaluation import price_precisions
@@ -137,6 +150,7 @@ def _prices(
         kernels=kernels,  # type: ignore[arg-type]  # checked above
         num_threads=num_threads,
         max_tokens=tokens,
+        activations=activations,  # type: ignore[arg-type]  # checked above
         report=note,
         arrived=lambda price: note(f"  {price.precision}: perplexity {price.perplexity:.3f}"),
     )
@@ -147,14 +161,16 @@ def _prices(
 def _print_prices(prices: "list[Price]", loaded: "Model") -> None:
     """The table, less than 80 columns wide, and what it needs to be read rightly."""
     widths = {"size": 10, "bits": 6, "step": 7, "KL mean": 8, "KL max": 8, "same": 8, "perplexity": 11}
-    print("weights ", *(f"{name:>{width}}" for name, width in widths.items()))
+    print("weights    ", *(f"{name:>{width}}" for name, width in widths.items()))
     for price in prices:
         print(
-            f"{price.precision:<8} {format_bytes(price.weight_bytes):>10} {price.bits_per_weight:>6.2f} "
+            f"{price.precision:<11} {format_bytes(price.weight_bytes):>10} {price.bits_per_weight:>6.2f} "
             f"{'×' + format(price.step_share, '.2f'):>7} {price.mean_kl:>8.2g} {price.max_kl:>8.2g} "
             f"{100 * price.agreement:>6.1f} % {price.perplexity:>11.3f}"
         )
     print()
+    if any(price.precision.endswith(" a8") for price in prices):
+        print("a8: activations in eight bits, too, as with --activations int8.")
     for line in _explained(prices[0], loaded):
         print(textwrap.fill(line, 100, subsequent_indent="  "))
 

@@ -89,6 +89,10 @@ def serve(
     kv_dtype: Annotated[
         str | None, typer.Option(metavar="KIND", help="Cached keys and values as fp32, fp16 or int8. [fp32]")
     ] = None,
+    activations: Annotated[
+        str | None,
+        typer.Option(metavar="KIND", help="Activations as fp32 or, faster and no longer exact, as int8. [fp32]"),
+    ] = None,
     prefix_cache: Annotated[
         bool | None,
         typer.Option(
@@ -169,6 +173,7 @@ def serve(
         "max_seq_len": max_seq_len,
         "kv_memory": kv_memory,
         "kv_dtype": kv_dtype,
+        "activations": activations,
         "prefix_cache": prefix_cache,
         "speculate": speculate,
         "api_key": api_key,

@@ -58,6 +58,7 @@ class ServeSettings:
     max_seq_len: int | None = None  # prompt and answer together; none: what model and KV memory allow
     kv_memory: str = "768MiB"  # for the KV cache of each model
     kv_dtype: str = "fp32"  # fp32 | fp16 | int8: of the cached keys and values
+    activations: str = "fp32"  # fp32 | int8: as the products read them
     prefix_cache: bool = True  # keep the KV blocks of prompts, for requests that begin alike
     speculate: int = 8  # most tokens guessed ahead of a request and checked in one step; 0: none
     api_key: str | None = None

@@ -96,6 +96,47 @@ def test_prices(model: Model, kernels: str) -> None:
         assert price.max_kl >= price.mean_kl and price.perplexity > 1 and price.step_s > 0
 
 
+@pytest.mark.native
+def test_prices_of_activations_in_eight_bits(model: Model) -> None:
+    """Each kind that has such products is priced with them, too; the others are named."""
+    lines: list[str] = []
+    prices = price_precisions(
+        model,
+        [find_precision(name) for name in ("bf16", "int8", "int4")],
+        rounds=1,
+        max_tokens=40,
+        activations="int8",
+        report=lines.append,
+    )
+    table = {price.precision: price for price in prices}
+    assert list(table) == ["file", "bf16", "int8", "int4", "int8 a8", "int4 a8"]
+    for name in ("int8", "int4"):
+        plain, rounded = table[name], table[f"{name} a8"]
+        assert rounded.weight_bytes == plain.weight_bytes
+        assert rounded.mean_kl != plain.mean_kl and 0 < rounded.mean_kl < 0.2
+    refused = [line for line in lines if "no product with int8 activations" in line]
+    assert [line.split()[2].rstrip(",") for line in refused] == ["F32", "BF16"]
+
+
+@pytest.mark.native
+def test_an_engine_with_activations_in_eight_bits(tiny_model: Path) -> None:
+    """Its text does not depend on company either; weights without such products are refused by name."""
+    sampling = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+    engine = LocalEngine(EngineConfig(tiny_model, kv_memory_bytes=1 << 20, precision="int8", activations="int8"))
+    prompts = [(5, 6, 7, 300, 20), (9, 8), tuple(range(30, 60))]
+    alone = [[event.token_ids for event in engine.submit(GenerateRequest("x", ids, sampling))] for ids in prompts]
+    streams = [engine.submit(GenerateRequest(str(i), ids, sampling)) for i, ids in enumerate(prompts)]
+    together = [[event.token_ids for event in stream] for stream in streams]
+    engine.close()
+    assert [sum(part, ()) for part in together] == [sum(part, ()) for part in alone]
+    with pytest.raises(InvalidInputError, match="weight is F32, of which there is no product with int8 activations"):
+        LocalEngine(EngineConfig(tiny_model, kv_memory_bytes=1 << 20, activations="int8"))
+    with pytest.raises(InvalidInputError, match="int8 activations are for native kernels"):
+        EngineConfig(tiny_model, kernels="numpy", activations="int8")
+    with pytest.raises(InvalidInputError, match="activations must be fp32 or int8, not 'int4'"):
+        EngineConfig(tiny_model, activations="int4")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("kernels", ["numpy", "auto"])
 @pytest.mark.parametrize("precision", ["bf16", "int8-row", "int4"])
 def test_an_engine_in_another_precision_says_what_the_written_model_says(

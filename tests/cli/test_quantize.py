@@ -57,6 +57,8 @@ def test_write_one(run: Run, tiny_model: Path, tmp_path: Path) -> None:
         (["--to", "int8", "--out", "/nowhere/x"], 2, "for int8 name a .gguf file"),
         (["--to", "int8", "--out", "/dev/null/x.gguf"], 3, "cannot be written"),
         (["--check", "--kernels", "cuda"], 2, "--kernels is 'cuda'"),
+        (["--check", "--activations", "int4"], 2, "--activations is 'int4'"),
+        (["--check", "--activations", "int8", "--kernels", "numpy"], 2, "or int8 with native kernels"),
         (["--check", "--json", "/dev/null/x"], 3, "cannot be written"),
     ],
 )

@@ -169,9 +169,10 @@ def _make_executor(
             max_context=sizes.max_seq_len,
             pool=pool,
             converter=converter,
+            activations=config.activations,
         )
     except UnsupportedOpError as error:
-        if config.kernels == "native":
+        if config.kernels == "native" or config.activations != "fp32":
             raise
         report(f"{_ON_NUMPY} {error}")
         return NumpyExecutor(graph, kv, pool=pool, converter=converter)
@@ -187,7 +188,7 @@ def _native_library(config: EngineConfig, report: Report) -> native.NativeLibrar
     try:
         return native.load(report=report)
     except NativeUnavailableError as error:
-        if config.kernels == "native":
+        if config.kernels == "native" or config.activations != "fp32":
             raise
         report(f"{_ON_NUMPY} {error}")
         return None

@@ -6,7 +6,7 @@ from typing import Literal
 
 from aie_loader import find_leniency, find_precision
 from aie_tensor import InvalidInputError
-from aie_tensor.ops import KV_DTYPES, KVDtype
+from aie_tensor.ops import ACTIVATIONS, KV_DTYPES, Activations, KVDtype
 
 __all__ = ["EngineConfig", "KernelChoice"]
 
@@ -41,6 +41,7 @@ class EngineConfig:
     speculate: int = 8  # most tokens guessed ahead of a request and checked in one step; 0: none
 
     kv_dtype: KVDtype = "fp32"  # of the cached keys and values; fp16 and int8 hold more tokens and cost some exactness
+    activations: Activations = "fp32"  # int8: products round what they read to eight bits; faster, no longer exact
 
     def __post_init__(self) -> None:
         for field in ("model_path", "memory_log", "memory_ring"):
@@ -54,6 +55,15 @@ class EngineConfig:
         if self.kv_dtype not in KV_DTYPES:
             raise InvalidInputError(
                 f"kv_dtype must be {', '.join(KV_DTYPES)}, not {self.kv_dtype!r}.", param="kv_dtype"
+            )
+        if self.activations not in ACTIVATIONS:
+            raise InvalidInputError(
+                f"activations must be {' or '.join(ACTIVATIONS)}, not {self.activations!r}.", param="activations"
+            )
+        if self.activations != "fp32" and self.kernels == "numpy":
+            raise InvalidInputError(
+                f"{self.activations} activations are for native kernels; leave out kernels = numpy.",
+                param="activations",
             )
         for field in _AT_LEAST_ONE:
             _require(field, getattr(self, field), at_least=1)

@@ -20,6 +20,7 @@ from aie_engine.evaluation.texts import builtin_texts
 from aie_engine.executors import KernelKind
 from aie_loader import PRECISIONS, Model, Precision
 from aie_tensor import EnvironmentLacksError, InvalidInputError
+from aie_tensor.ops import Activations
 
 __all__ = ["Price", "price_precisions"]
 
@@ -33,7 +34,7 @@ _WARM_UP, _ROUNDS = 3, 41
 class Price:
     """One line of the table."""
 
-    precision: str  # "file" for the weights as they are stored
+    precision: str  # "file" for the weights as they are stored; "… a8": with activations in eight bits, too
     weight_bytes: int
     bits_per_weight: float
     step_s: float  # median of a decode step, one sequence
@@ -57,18 +58,18 @@ def price_precisions(
     num_threads: int = 1,
     rounds: int = _ROUNDS,
     max_tokens: int | None = None,
+    activations: Activations = "fp32",
     report: Callable[[str], None] = lambda line: None,
     arrived: Callable[[Price], None] = lambda price: None,
 ) -> list[Price]:
     """The file's own weights, then each of `chosen` (all where None is given), each against float32.
 
     Two models are in memory at a time. The reference logits go to a temporary file; EnvironmentLacksError where the
-    disk is full. max_tokens: of each text, all where None is given. report: takes lines for a person; arrived: each
-    price as it is known.
+    disk is full. max_tokens: of each text, all where None is given. activations: with int8, each that has such products
+    is priced with them, too. report: takes lines for a person; arrived: each price as it is known.
     """
-    return _Pricing(model, kernels, num_threads, rounds, max_tokens, report, arrived).run(
-        list(PRECISIONS.values()) if chosen is None else chosen
-    )
+    pricing = _Pricing(model, kernels, num_threads, rounds, max_tokens, report, arrived)
+    return pricing.run(list(PRECISIONS.values()) if chosen is None else chosen, activations)
 
 
 class _Pricing:
@@ -93,11 +94,14 @@ class _Pricing:
         self._num_weights = sum(int(np.prod(matrix.shape)) for matrix in model.graph.weights.values())
         self._max_len = max(len(ids) for ids in self._texts)
 
-    def run(self, chosen: Sequence[Precision]) -> list[Price]:
+    def run(self, chosen: Sequence[Precision], activations: Activations) -> list[Price]:
         own = self._open(None)
         try:
             with tempfile.TemporaryFile() as file:
-                prices = self._with_reference(own, chosen, _Kept(file))
+                kept = _Kept(file)
+                prices = self._with_reference(own, chosen, kept)
+                if activations == "int8":
+                    prices += [price for each in (None, *chosen) if (price := self._in_eight_bits(own, each, kept))]
         except OSError as error:
             raise EnvironmentLacksError(f"The logits of the reference cannot be kept in a file: {error}") from error
         finally:
@@ -123,6 +127,17 @@ class _Pricing:
             finally:
                 runner.close()
         return prices
+
+    def _in_eight_bits(self, own: TextRunner, precision: Precision | None, kept: "_Kept") -> Price | None:
+        try:
+            runner = self._open(precision, "int8")
+        except InvalidInputError as error:  # a type of weights without such a product, which the message names
+            self._report(str(error))
+            return None
+        try:
+            return self._price(f"{precision.name if precision else 'file'} a8", own, runner, kept)
+        finally:
+            runner.close()
 
     def _price(self, name: str, own: TextRunner, runner: TextRunner, kept: "_Kept") -> Price:
         tally = Tally()
@@ -150,13 +165,14 @@ class _Pricing:
         self._arrived(price)
         return price
 
-    def _open(self, precision: Precision | None) -> TextRunner:
+    def _open(self, precision: Precision | None, activations: Activations = "fp32") -> TextRunner:
         return TextRunner(
             self._model,
             precision,
             max_len=self._max_len,
             kernels=self._kernels,
             num_threads=self._num_threads,
+            activations=activations,
             report=self._report,
         )
 

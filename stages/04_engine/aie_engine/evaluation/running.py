@@ -15,6 +15,7 @@ from aie_engine.executors import Executor, KernelKind, NativeExecutor, NumpyExec
 from aie_engine.kv_cache import KVCache
 from aie_loader import Graph, Model, Precision, WeightConverter, fuse
 from aie_tensor import MemoryPool, NativeUnavailableError, native
+from aie_tensor.ops import Activations
 
 __all__ = ["TextRunner"]
 
@@ -25,7 +26,8 @@ _CHUNK = 64  # tokens whose logits are computed at once: 12 MB of them with a vo
 class TextRunner:
     """Weights in `precision` (None: as the file has them), and a cache for one sequence of up to `max_len` tokens.
 
-    report: takes lines for a person: what was left in F16, and why NumPy computes where native kernels were wished for.
+    activations: as the products read them; int8 has native kernels only. report: takes lines for a person: what was
+    left in F16, and why NumPy computes where native kernels were wished for.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class TextRunner:
         max_len: int,
         kernels: KernelChoice = "auto",
         num_threads: int = 1,
+        activations: Activations = "fp32",
         report: Callable[[str], None] = lambda line: None,
     ) -> None:
         graph = fuse(model.graph)
@@ -47,7 +50,7 @@ class TextRunner:
             num_blocks = -(-max_len // _BLOCK_TOKENS) + 1
             kv = KVCache(model.config, num_blocks, _BLOCK_TOKENS, pool)
             cleanup.callback(kv.close)
-            self._executor = _executor(graph, converter, kv, pool, kernels, num_threads, max_len, report)
+            self._executor = _executor(graph, converter, kv, pool, kernels, num_threads, max_len, activations, report)
             cleanup.callback(self._executor.close)
             self._table = tuple(range(num_blocks))
             self._cleanup = cleanup.pop_all()
@@ -90,6 +93,7 @@ def _executor(
     kernels: KernelChoice,
     num_threads: int,
     max_len: int,
+    activations: Activations,
     report: Callable[[str], None],
 ) -> Executor:
     if kernels != "numpy":
@@ -104,9 +108,10 @@ def _executor(
                 max_context=max_len,
                 pool=pool,
                 converter=converter,
+                activations=activations,
             )
         except (NativeUnavailableError, UnsupportedOpError) as error:
-            if kernels == "native":
+            if kernels == "native" or activations != "fp32":
                 raise
             report(f"Running on NumPy, many times slower than native kernels. {error}")
     return NumpyExecutor(graph, kv, pool=pool, converter=converter)

@@ -22,8 +22,9 @@ from aie_engine.executors.protocol import Float32Array
 from aie_engine.executors.shared_weights import SharedWeights
 from aie_loader import Graph, Node, WeightConverter
 from aie_loader.graph import Shape
-from aie_tensor import DType, Matrix
-from aie_tensor.native import FORMATS, INDICES, Buffer, PackedMatrix, PlanBuilder
+from aie_tensor import DType, InvalidInputError, Matrix
+from aie_tensor.native import DOT_FORMATS, FORMATS, INDICES, Buffer, PackedMatrix, PlanBuilder
+from aie_tensor.ops import Activations
 
 __all__ = ["Lowering"]
 
@@ -37,7 +38,8 @@ class Lowering:
 
     expanded: bytes of float32 by the type of the weights that have no kernel. converter: changes the precision of each
     matrix as it is packed, so that no more than one of them lies around in between. shared: where packed weights lie
-    that other processes read, too, instead of among the builder's constants.
+    that other processes read, too, instead of among the builder's constants. activations: as the products of language
+    models read them; InvalidInputError, naming the weight, for a type that has no product with int8 ones.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Lowering:
         buffer: Callable[[str], Buffer],
         converter: WeightConverter | None = None,
         shared: SharedWeights | None = None,
+        activations: Activations = "fp32",
     ) -> None:
         self.builder = builder
         self.buffer = buffer
@@ -55,6 +58,7 @@ class Lowering:
         self._weights = graph.weights
         self._converter = converter
         self._shared = shared
+        self._activations = activations
         self._num_arrays = 0
         self._packed: dict[str, PackedMatrix] = {}
         self._tables: dict[str, Matrix] = {}
@@ -102,19 +106,33 @@ class Lowering:
         """A weight [N, K] as the kernels read it; packed once."""
         if name not in self._packed:
             matrix = self._weights[name]
-            self._packed[name] = self._pack(name, matrix.shape, lambda: self._readable(name))
+            self._packed[name] = self._pack(name, matrix.shape, lambda: self._readable(name), self._activations)
             drop_pages(matrix)  # from now on the packed copy is read
         return self._packed[name]
 
-    def _pack(self, name: str, shape: tuple[int, ...], matrix: Callable[[], Matrix]) -> PackedMatrix:
+    def _pack(
+        self, name: str, shape: tuple[int, ...], matrix: Callable[[], Matrix], activations: Activations = "fp32"
+    ) -> PackedMatrix:
         if self._shared is not None:
             return self._shared.packed(self.builder.lib, name, shape, matrix)
         allocate = self.builder.constants.allocate
-        return PackedMatrix.pack(self.builder.lib, matrix(), allocate=lambda nbytes: allocate(nbytes, "packed weights"))
+        return PackedMatrix.pack(
+            self.builder.lib,
+            matrix(),
+            allocate=lambda nbytes: allocate(nbytes, "packed weights"),
+            activations=activations,
+        )
 
     def _readable(self, name: str) -> Matrix:
         """A weight in a type that has a kernel."""
         readable = self._tables[name] if name in self._tables else self._converted(name)
+        if self._activations == "int8" and readable.dtype not in DOT_FORMATS:
+            known = ", ".join(dtype.name for dtype in DOT_FORMATS)
+            raise InvalidInputError(
+                f"{name} is {readable.dtype.name}, of which there is no product with int8 activations (there is of "
+                f"{known}). Put the weights into int8 or int4, too (--quantize int8), or leave activations at fp32.",
+                param="activations",
+            )
         return readable if readable.dtype in FORMATS else self._expand(self._weights[name])
 
     def _pack_ahead(self, nodes: Sequence[Node]) -> None:

@@ -19,6 +19,7 @@ from aie_engine.kv_cache import KVCache
 from aie_loader import Graph, WeightConverter, lifetimes, plan_memory
 from aie_tensor import MemoryPool
 from aie_tensor.native import Buffer, Constants, KVLayout, NativeLibrary, PlanBuilder, StepArrays
+from aie_tensor.ops import Activations
 
 __all__ = ["NativeExecutor"]
 
@@ -27,7 +28,7 @@ class NativeExecutor:
     """Runs a fused `graph` with keys and values in `kv`, on `num_threads` threads of its own.
 
     max_tokens, max_rows: the largest T and R of a step; max_context: the longest sequence, prompt and answer together;
-    converter: puts the weights into another precision as they are packed.
+    converter: puts the weights into another precision as they are packed; activations: as products read them.
     Raises `UnsupportedOpError` for a node that has no kernel, or a constant that its kernel does not know. The cache is
     laid out as the kernels like it: a sequence that one executor has begun, the other cannot continue.
     """
@@ -46,6 +47,7 @@ class NativeExecutor:
         max_context: int,
         pool: MemoryPool,
         converter: WeightConverter | None = None,
+        activations: Activations = "fp32",
         profile: bool = False,
     ) -> None:
         self._lib = lib
@@ -67,13 +69,17 @@ class NativeExecutor:
                 constants=constants,
                 profile=profile,
             )
-            lowering = Lowering(graph, builder, self._buffer, converter)
+            lowering = Lowering(graph, builder, self._buffer, converter, activations=activations)
             lowering.append(nodes)
             self.expanded = lowering.expanded
             """Bytes of float32 that weights of a type without a kernel take, by that type."""
+            logits = self._buffer(graph.outputs[-1])
+            self._best = constants.allocate(max_rows * 4, "likeliest tokens").view(np.int32)
+            builder.argmax(logits, Buffer(self._best.ctypes.data, 1), "logits")  # everybody asks, and the logits are hot
             self._plan = builder.build()
             cleanup.callback(self._plan.close)
             self._logits = self._view(graph.outputs[-1])
+            self._logits.flags.writeable = False  # whoever wrote into them would not change what is known of them
             # C takes it from its own allocator; here it is only listed.
             cleanup.callback(pool.adopt(self._plan.scratch_bytes, owner="scratch of kernel threads").release)
             self._cleanup = cleanup.pop_all()
@@ -94,7 +100,14 @@ class NativeExecutor:
         return self._logits[: batch.num_rows]
 
     def argmax_rows(self, logits: Float32Array) -> Int32Array:
-        """Index of each row's first largest, or first NaN where there is one: [R, V] → [R]."""
+        """Index of each row's first largest, or first NaN where there is one: [R, V] → [R].
+
+        For rows of the last run that is known already.
+        """
+        row_bytes = self._logits.strides[0]
+        first, rest = divmod(logits.ctypes.data - self._logits.ctypes.data, row_bytes)
+        if rest == 0 and 0 <= first < self._max_rows and logits.strides[0] == row_bytes:
+            return self._best[first : first + len(logits)].copy()
         return self._lib.argmax_rows(logits)
 
     def profile(self) -> list[tuple[str, int, int]]:
@@ -104,6 +117,7 @@ class NativeExecutor:
     def close(self) -> None:
         """Join the threads and give all memory back. Logits of earlier runs must not be read afterwards."""
         self._logits = np.empty((0, 0), dtype=np.float32)
+        self._best = np.empty(0, dtype=np.int32)
         self._cleanup.close()
 
     def _num_rows(self, name: str) -> int:
