@@ -43,6 +43,13 @@ def simulate(
     padding: Annotated[str, typer.Option(help="longest, bucket, or packed (none).")] = "longest",
     preferred: Annotated[str, typer.Option(metavar="SIZES", help="Preferred batch sizes, as 4,8.")] = "",
     adaptive: Annotated[bool, typer.Option("--adaptive", help="Wait only while company is to be expected.")] = False,
+    shared_prefix: Annotated[
+        int,
+        typer.Option(min=0, max=1 << 20, help="Tokens that every text begins with, on top; continuous shares them."),
+    ] = 0,
+    kv_tokens: Annotated[
+        int | None, typer.Option(min=1, max=1 << 30, help="Size of the KV cache. [enough for a whole batch]")
+    ] = None,
     patience_ms: Annotated[float | None, typer.Option(help="Deadline of each request, from its arrival.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the traffic.")] = 0,
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
@@ -56,6 +63,7 @@ def simulate(
     aie simulate --measure minilm-l6 --rate 20,40,80 --max-wait-ms 0,5,20
     aie simulate --cost 3ms+0.05ms*tokens --arrivals burst --buckets quantiles
     aie simulate --cost 3ms+0.05ms*tokens --arrivals recorded.jsonl --policy static
+    aie simulate --cost 6ms+0.9ms*tokens --policy continuous --outputs "fixed 32" --rate 4 --shared-prefix 400
 
     \b
     A recorded file has a line per request, as {"arrival_s": 12.3, "length": 57}; also understood are output, priority,
@@ -91,6 +99,8 @@ def simulate(
         adaptive_wait=adaptive,
     )
     workloads = _workloads(arrivals, rate, seconds, (lengths, outputs), max_len, patience_ms, seed)
+    if shared_prefix:
+        workloads = {per_s: workload.with_shared_prefix(shared_prefix) for per_s, workload in workloads.items()}
     if len(waits_ms) * len(workloads) > _MAX_SWEEP:
         raise InvalidInputError(
             f"{len(waits_ms)} waits and {len(workloads)} rates are more than {_MAX_SWEEP} simulations; give fewer.",
@@ -100,7 +110,7 @@ def simulate(
         request.output_len > 1 for workload in workloads.values() for request in workload.requests
     )
     if generates:
-        config = _with_cache(config, workloads)
+        config = _with_cache(config, workloads, kv_tokens)
     if cost is not None:
         step_cost, source = parse_cost(cost), "as stated, not measured"
     else:
@@ -197,13 +207,18 @@ def _workloads(
     return workloads
 
 
-def _with_cache(config: "SchedulerConfig", workloads: "dict[float, Workload]") -> "SchedulerConfig":
-    """Generations need room: context for the longest prompt and output, and blocks for a whole batch of those."""
+def _with_cache(
+    config: "SchedulerConfig", workloads: "dict[float, Workload]", kv_tokens: int | None
+) -> "SchedulerConfig":
+    """Generations need room: context for the longest prompt and output, and blocks for a whole batch of those, unless
+    the size of the cache is given.
+    """
     longest = max(
         request.prompt_len + request.output_len for workload in workloads.values() for request in workload.requests
     )
     config = replace(config, max_seq_len=max(config.max_seq_len, longest + 1))
-    return replace(config, num_blocks=config.blocks_for(config.max_seq_len) * config.max_batch_size)
+    num_blocks = config.blocks_for(config.max_seq_len) * config.max_batch_size
+    return replace(config, num_blocks=num_blocks if kv_tokens is None else config.blocks_for(kv_tokens))
 
 
 def register(app: typer.Typer) -> None:

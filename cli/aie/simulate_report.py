@@ -33,7 +33,8 @@ def print_report(rows: Sequence[Row], config: "SchedulerConfig", cost: "BatchCos
     for lengths in ("as given", "all equal"):
         mine = [row for row in rows if row.lengths == lengths]
         print("Lengths as given" if lengths == "as given" else "All lengths equal to their mean: how that flatters")
-        print("  offered  max_wait     done   latency p50        p99   busy   fill  padding   lost  cut because")
+        last = "prompts cached, preempted" if config.policy == "continuous" else "cut because"
+        print(f"  offered  max_wait     done   latency p50        p99   busy   fill  padding   lost  {last}")
         for row in mine:
             print(_line(row, config))
         print()
@@ -45,12 +46,13 @@ def print_report(rows: Sequence[Row], config: "SchedulerConfig", cost: "BatchCos
 def _line(row: Row, config: "SchedulerConfig") -> str:
     report = row.report
     reasons = sorted(report.reasons.items(), key=lambda item: -item[1])
+    generated = f"{100 * report.hit_share:.0f} %, {report.num_preemptions}" if config.policy == "continuous" else "-"
     return (
         f"{row.rate_per_s:>7.4g}/s {row.max_wait_ms:>6g} ms {report.requests_per_s:>6.1f}/s "
         f"{report.e2e.p50 * 1e3:>10.1f} ms {report.e2e.p99 * 1e3:>7.1f} ms "
         f"{100 * report.busy_share:>4.0f} % {100 * report.mean_batch / config.max_batch_size:>4.0f} % "
         f"{100 * report.padding_share:>6.1f} % {report.num_refused + report.num_expired:>6}  "
-        f"{', '.join(f'{reason.value} {count}' for reason, count in reasons) or '-'}"
+        f"{', '.join(f'{reason.value} {count}' for reason, count in reasons) or generated}"
     )
 
 

@@ -26,7 +26,7 @@ def test_demo_runs_and_labels_its_numbers(capsys: pytest.CaptureFixture[str]) ->
 def test_readme_shows_what_the_demo_really_prints(capsys: pytest.CaptureFixture[str]) -> None:
     """The simulated part is the same on every machine; the measured part is not."""
     assert main([]) == 0
-    simulated = capsys.readouterr().out.split("6. What the scheduler itself costs")[0]
+    simulated = capsys.readouterr().out.split("8. What the scheduler itself costs")[0]
     assert simulated.strip() in README.read_text(encoding="utf-8")
 
 

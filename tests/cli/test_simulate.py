@@ -173,3 +173,19 @@ def test_cost_is_measured_on_models_of_items_and_of_texts_alike(tmp_path: Path) 
 def test_cost_of_a_generating_model_is_not_measured(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="generates text; --measure is for encoders"):
         measure_cost(str(write_tiny_gguf(tmp_path / "tiny.gguf")), num_threads=1)
+
+
+def test_a_shared_beginning_is_computed_once(tmp_path: Path) -> None:
+    traffic = ("--policy", "continuous", "--outputs", "fixed 16", "--rate", 4, "--seconds", 10)
+    plain, _ = rows(tmp_path / "out.json", "--cost", "6ms+0.9ms*tokens", *traffic)
+    shared, _ = rows(tmp_path / "out.json", "--cost", "6ms+0.9ms*tokens", *traffic, "--shared-prefix", 400)
+    assert (plain["num_hit_tokens"], shared["num_done"]) == (0, plain["num_done"])
+    assert shared["num_hit_tokens"] == 400 * (shared["num_done"] - 1)
+    assert "%, 0" in run("--cost", "6ms+0.9ms*tokens", *traffic, "--shared-prefix", 400)
+
+
+def test_a_small_cache_preempts(tmp_path: Path) -> None:
+    traffic = ("--policy", "continuous", "--outputs", "fixed 200", "--rate", 20, "--seconds", 5)
+    small, _ = rows(tmp_path / "out.json", "--cost", "6ms+0.9ms*tokens", *traffic, "--kv-tokens", 2000)
+    assert small["num_preemptions"] > 0
+    assert small["num_refused"] == 0

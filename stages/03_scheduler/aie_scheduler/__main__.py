@@ -10,6 +10,7 @@ from dataclasses import replace
 from aie_scheduler.config import DEFAULT_BUCKET_EDGES, SchedulerConfig
 from aie_scheduler.continuous import ContinuousBatcher
 from aie_scheduler.demo_batching import show_batchers, show_fairness, show_waiting
+from aie_scheduler.demo_sharing import show_long_prompt, show_prefix_cache
 from aie_scheduler.dynamic import DynamicBatcher
 from aie_scheduler.live import ByteReader, run_live
 from aie_scheduler.measure import measure_batch_cost, measure_step_cost
@@ -41,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     show_steps(cost_model)
     show_batch_sizes(cost_model, num_requests=options.requests, rate_per_s=options.rate, seed=options.seed)
+    show_prefix_cache(cost_model, options.seed)
+    show_long_prompt(cost_model)
     show_buckets(cost_model, num_requests=options.requests, seed=options.seed)
     show_batchers(options.seed)
     show_fairness(options.seed)
@@ -52,9 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def show_steps(cost_model: CostModel) -> None:
     """A handful of requests in a cache that is too small for them, step by step."""
-    arrivals = [(0.0, 12, 12), (0.0, 40, 6), (0.0, 5, 4), (0.03, 6, 9), (0.06, 20, 3)]
+    arrivals = [(0.0, 12, 14), (0.0, 30, 12), (0.0, 5, 8), (0.03, 6, 9), (0.06, 20, 3)]
     workload = Workload([SimulatedRequest(*arrival) for arrival in arrivals])
-    config = SchedulerConfig(max_batch_size=4, max_batch_tokens=24, block_size=8, num_blocks=9, max_seq_len=64)
+    config = SchedulerConfig(max_batch_size=4, max_batch_tokens=24, block_size=8, num_blocks=8, max_seq_len=64)
     timeline = Timeline()
     report = simulate(ContinuousBatcher(config), workload, cost_model, on_step=timeline.see)
     print("1. Requests join and leave at every step (continuous batching)\n")
@@ -66,9 +69,9 @@ def show_steps(cost_model: CostModel) -> None:
     for line in timeline.lines():
         print("   " + line)
     print(
-        "\n   The long prompt r1 is cut into chunks, so that r0 goes on meanwhile. When the blocks run out, the\n"
-        f"   last to come loses its own and goes on later (preemptions: {report.num_preemptions}, "
-        f"tokens computed again: {report.num_recomputed}). No token is sampled twice.\n"
+        "\n   The long prompt r1 is cut into chunks, so that r0 goes on meanwhile. When the blocks run out, one of\n"
+        f"   the later loses its own and goes on later (preemptions: {report.num_preemptions}, tokens computed again: "
+        f"{report.num_recomputed}; the cache still\n   had the rest). No token is sampled twice.\n"
     )
 
 
@@ -124,7 +127,7 @@ def show_buckets(cost_model: CostModel, *, num_requests: int, seed: int) -> None
     config = SchedulerConfig(
         max_batch_size=16, max_batch_tokens=8192, num_blocks=0, max_seq_len=512, max_queue=num_requests, max_wait_ms=20
     )
-    print("3. Length buckets for whole-request batches on an executor that pads  [SIMULATED, same constants]\n")
+    print("5. Length buckets for whole-request batches on an executor that pads  [SIMULATED, same constants]\n")
     print("   buckets   req/s   E2E p50      p99   mean batch   cut because")
     for label, edges in (("one", (512,)), ("ten", DEFAULT_BUCKET_EDGES)):
         batcher = DynamicBatcher(replace(config, bucket_edges=edges))
@@ -141,7 +144,7 @@ def show_buckets(cost_model: CostModel, *, num_requests: int, seed: int) -> None
 
 def show_own_cost() -> None:
     """What the scheduler costs on this machine."""
-    print("6. What the scheduler itself costs  [MEASURED here and now: schedule + update, median of 400 steps]\n")
+    print("8. What the scheduler itself costs  [MEASURED here and now: schedule + update, median of 400 steps]\n")
     print("   scheduler     running   µs per step   µs per request")
     costs = [measure_step_cost(1, pass_through=True), *(measure_step_cost(size) for size in (*BATCH_SIZES, 64, 256))]
     for cost in costs:
@@ -154,7 +157,7 @@ def show_own_cost() -> None:
 
 def show_live() -> None:
     """What batching brings on this machine: no cost model, no virtual clock."""
-    print("8. Throughput and waiting time against batch size  [MEASURED here and now]\n")
+    print("10. Throughput and waiting time against batch size  [MEASURED here and now]\n")
     print(
         "   24 requests arrive together: 8 tokens in, 12 out. A step reads 8 MiB once (a model: its weights)\n"
         "   and 128 KiB for each token: a checksum over real memory, by one core.\n"

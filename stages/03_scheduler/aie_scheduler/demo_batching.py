@@ -40,7 +40,7 @@ BATCHERS = {
 
 def show_batchers(seed: int) -> None:
     """The same predictions through every batcher: lengths as they are, and all equal."""
-    print("4. Predictions: batchers side by side, and how equal lengths flatter  [SIMULATED]\n")
+    print("6. Predictions: batchers side by side, and how equal lengths flatter  [SIMULATED]\n")
     print(
         f"   Declared cost of a batch: {COST.per_batch_s * 1e3:g} ms + {COST.per_token_s * 1e3:g} ms per token, "
         "padding included; an assumption.\n"
@@ -79,7 +79,7 @@ def show_fairness(seed: int) -> None:
     named = Workload(
         tuple(replace(request, client=who) for request, who in zip(workload.requests, clients, strict=True))
     )
-    print("5. One client sends 760 requests a second, another 40: more than the server can do  [SIMULATED]\n")
+    print("7. One client sends 760 requests a second, another 40: more than the server can do  [SIMULATED]\n")
     print("   told apart   req/s   waiting of the crowd: p50      p99   of the lone client: p50      p99")
     for label, traffic in (("no", workload), ("yes", named)):
         waits: dict[str, list[float]] = {"crowd": [], "lone": []}
@@ -98,7 +98,7 @@ def show_fairness(seed: int) -> None:
 
 def show_waiting() -> None:
     """From a producer's `put` to the consumer's having it; a short look, `benchmarks/waiting.py` is the measurement."""
-    print("7. Ways of waiting for a request  [MEASURED here and now: 100 of them, 2 ms apart]\n")
+    print("9. Ways of waiting for a request  [MEASURED here and now: 100 of them, 2 ms apart]\n")
     print("   strategy   wake-up p50       p99   CPU, producer included")
     strategies: dict[str, WaitStrategy] = {"block": Block(), "spin": Spin(), "hybrid": Hybrid()}
     for name, strategy in strategies.items():

@@ -51,6 +51,8 @@ class SimulationReport:
     ttft: Percentiles  # arrival to first token
     e2e: Percentiles  # arrival to last token
     waiting: Percentiles  # arrival to the first step that has the request in it
+    num_query_tokens: int = 0  # of prompts that were looked up in the prefix cache
+    num_hit_tokens: int = 0  # of those, found there
 
     @property
     def requests_per_s(self) -> float:
@@ -61,6 +63,11 @@ class SimulationReport:
     def output_tokens_per_s(self) -> float:
         """Sampled tokens of finished requests over the whole time."""
         return self.output_tokens / self.makespan_s if self.makespan_s else 0.0
+
+    @property
+    def hit_share(self) -> float:
+        """What part of the prompts was found in the prefix cache, 0 to 1."""
+        return self.num_hit_tokens / self.num_query_tokens if self.num_query_tokens else 0.0
 
     @property
     def busy_share(self) -> float:

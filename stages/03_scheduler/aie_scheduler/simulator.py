@@ -14,7 +14,7 @@ from aie_scheduler.errors import QueueFullError, RequestTooLongError
 from aie_scheduler.plan import StepPlan
 from aie_scheduler.protocol import Scheduler
 from aie_scheduler.report import Percentiles, SimulationReport
-from aie_scheduler.request import Request
+from aie_scheduler.request import BlockContent, Request
 from aie_scheduler.workload import SimulatedRequest, Workload
 
 __all__ = ["BatchCost", "CostModel", "StepCost", "simulate"]
@@ -142,10 +142,17 @@ def _arrive(scheduler: Scheduler, request: SimulatedRequest, lives: dict[str, _L
                 deadline_s=request.deadline_s,
                 client=request.client,
                 model=request.model,
+                block_content=_contents(request, request_id, scheduler.config.block_size),
             )
         )
     except (QueueFullError, RequestTooLongError):
         tally.num_refused += 1
+
+
+def _contents(request: SimulatedRequest, request_id: str, block_size: int) -> BlockContent:
+    """Names that are as equal as the tokens would be."""
+    num_shared = request.shared_len // block_size
+    return lambda index: b"shared %d" % index if index < num_shared else f"{request_id} {index}".encode()
 
 
 def _next_event(scheduler: Scheduler, pending: SimulatedRequest | None, now: float) -> float:
@@ -200,6 +207,8 @@ def _report(scheduler: Scheduler, tally: _Tally, now: float) -> SimulationReport
         output_tokens=sum(life.num_sampled for life in done),
         num_recomputed=tally.num_recomputed,
         num_preemptions=stats.num_preemptions,
+        num_query_tokens=stats.prefix_query_tokens,
+        num_hit_tokens=stats.prefix_hit_tokens,
         num_steps=stats.num_steps,
         mean_batch=stats.mean_batch,
         busy_s=tally.busy_s,

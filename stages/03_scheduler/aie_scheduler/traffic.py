@@ -6,6 +6,7 @@ What a person writes on a command line becomes a `Workload` here, and what canno
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -107,15 +108,7 @@ def equal_lengths(workload: Workload) -> Workload:
     """The same arrivals, every prompt as long as the mean: what a benchmark with equal lengths would have seen."""
     requests = workload.requests
     mean = max(1, round(sum(request.prompt_len for request in requests) / max(1, len(requests))))
-    return Workload(
-        tuple(
-            SimulatedRequest(
-                request.arrival_s, mean, request.output_len, request.priority, request.deadline_s,
-                request.client, request.model,
-            )
-            for request in requests
-        )
-    )  # fmt: skip
+    return Workload(tuple(replace(request, prompt_len=mean) for request in requests))
 
 
 def read_workload(path: Path, *, max_len: int = MAX_LENGTH) -> Workload:
@@ -174,7 +167,9 @@ def _request(line: str, where: str) -> SimulatedRequest:
 
 def _shifted(request: SimulatedRequest, by_s: float, max_len: int) -> SimulatedRequest:
     deadline_s = None if request.deadline_s is None else request.deadline_s - by_s
-    return SimulatedRequest(
-        request.arrival_s - by_s, min(request.prompt_len, max_len), request.output_len, request.priority, deadline_s,
-        request.client, request.model,
-    )  # fmt: skip
+    return replace(
+        request,
+        arrival_s=request.arrival_s - by_s,
+        prompt_len=min(request.prompt_len, max_len),
+        deadline_s=deadline_s,
+    )

@@ -5,7 +5,7 @@ would flatter every batcher, because padding and waiting for the longest member 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 __all__ = ["SimulatedRequest", "Workload"]
@@ -22,6 +22,7 @@ class SimulatedRequest:
     deadline_s: float | None = None
     client: str = ""
     model: str = ""
+    shared_len: int = 0  # tokens at the prompt's beginning that are the same in all requests, as of a system prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,15 @@ class Workload:
     """Arrivals in order of time."""
 
     requests: Sequence[SimulatedRequest]
+
+    def with_shared_prefix(self, num_tokens: int) -> "Workload":
+        """The same traffic with `num_tokens` equal tokens before each prompt."""
+        return Workload(
+            tuple(
+                replace(request, prompt_len=request.prompt_len + num_tokens, shared_len=num_tokens)
+                for request in self.requests
+            )
+        )
 
     @classmethod
     def poisson(
