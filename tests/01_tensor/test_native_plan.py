@@ -59,7 +59,22 @@ def test_exp_is_within_two_units_in_the_last_place(native_lib):
     np.testing.assert_array_equal(special, np.array([1, 0, np.inf, np.nan, 0, np.inf], np.float32))
 
 
-@pytest.mark.parametrize("width", [1, 15, 16, 1000])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_argmax_in_a_plan_answers_as_numpy(bench, threads):
+    rng = np.random.default_rng(3)
+    x = rng.integers(-50, 50, (12, 3000)).astype(np.float32)  # many equals
+    x[3, 2000:] = np.nan
+    x[4] = -np.inf
+    x[5, 7], x[6, 2999] = np.inf, 99
+    x[7, 5], x[7, 2500] = np.nan, np.inf
+    plan = bench(max_tokens=12, num_threads=threads)
+    source, found = plan.buffer(x), plan.buffer(width=1)
+    plan.builder.argmax(source, found)
+    plan.run_tokens(12)
+    np.testing.assert_array_equal(plan.read(found, 12).view(np.int32)[:, 0], np.argmax(x, axis=1))
+
+
+@pytest.mark.parametrize("width", [1, 15, 16, 1000, 3000])
 def test_argmax_answers_as_numpy(native_lib, width):
     x = np.random.default_rng(2).integers(0, 20, (40, width)).astype(np.float32)
     x[3, width // 2], x[4, :], x[5, :] = np.nan, -np.inf, np.nan

@@ -278,6 +278,10 @@ def test_argmax_of_rows(rig: Callable[..., Rig], kernels: str) -> None:
     assert one.executor.kernels == kernels
     logits[3, 100:] = np.nan
     assert one.executor.argmax_rows(logits)[3] == 100
+    batch = StepBatch.pack([BatchChunk(PROMPT, 0, one.table(0), samples=True)])
+    own = one.executor.run(replace(batch, logit_rows=np.arange(len(PROMPT), dtype=np.int32)))
+    for rows in (own, own[4:9], own[7:8], own[[5, 2]], own[5:5]):  # native: known already, but for the copy
+        assert one.executor.argmax_rows(rows).tolist() == rows.argmax(axis=1).tolist()
 
 
 def test_weights_need_not_be_kept_expanded(rig: Callable[..., Rig]) -> None:

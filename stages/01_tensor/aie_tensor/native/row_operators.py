@@ -96,6 +96,11 @@ class RowOperators(Appender):
         assert x.width == out.width and x.address != out.address, (x, out)
         self._append("pool_tokens", index=POOL_KINDS.index(kind), **in_out(x, out))
 
+    def argmax(self, x: Buffer, out: Buffer, rows: Rows = "tokens") -> None:
+        """x [., V] → out [., 1] of int32: index of each row's first greatest value, or of its first NaN."""
+        assert out.width == 1 and x.width > 0, (x, out)
+        self._append("argmax", rows, **in_out(x, out))
+
     def silu(self, x: Buffer, out: Buffer, rows: Rows = "tokens") -> None:
         """out = x / (1 + e^-x); out may be x."""
         self.map("silu", x, out, rows)

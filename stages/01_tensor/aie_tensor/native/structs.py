@@ -39,6 +39,7 @@ OP_NAMES = (
     "select_rows", "pool_tokens",
     "silu", "relu", "sigmoid", "tanh", "gelu", "gelu_tanh", "quick_gelu", "scale", "softcap", "exp", "mul", "add",
     "conv", "max_pool", "avg_pool", "channels", "group_norm", "copy", "reduce", "softmax", "log_softmax", "top_k",
+    "argmax",
 )  # fmt: skip
 KV_FORMATS = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int8))
 ROWS = ("tokens", "logits", "sequences", "items", "fixed")

@@ -73,9 +73,9 @@ class NativeExecutor:
             lowering.append(nodes)
             self.expanded = lowering.expanded
             """Bytes of float32 that weights of a type without a kernel take, by that type."""
-            logits = self._buffer(graph.outputs[-1])
+            # Everybody asks for it, and the logits are hot.
             self._best = constants.allocate(max_rows * 4, "likeliest tokens").view(np.int32)
-            builder.argmax(logits, Buffer(self._best.ctypes.data, 1), "logits")  # everybody asks, and the logits are hot
+            builder.argmax(self._buffer(graph.outputs[-1]), Buffer(self._best.ctypes.data, 1), "logits")
             self._plan = builder.build()
             cleanup.callback(self._plan.close)
             self._logits = self._view(graph.outputs[-1])

@@ -41,6 +41,7 @@ static void run_op(Context *c, const Op *op) {
     case OP_SOFTMAX:
     case OP_LOG_SOFTMAX: run_softmax(c, op); break;
     case OP_TOP_K: run_top_k(c, op); break;
+    case OP_ARGMAX: run_argmax(c, op); break;
     default: run_elementwise(c, op); break;
     }
 }

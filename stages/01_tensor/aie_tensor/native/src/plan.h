@@ -11,7 +11,7 @@ enum {
     OP_EMBED, OP_RMS_NORM, OP_LAYER_NORM, OP_L2_NORM, OP_LINEAR, OP_SWIGLU, OP_ROPE, OP_ATTENTION, OP_ENCODER_ATTENTION,
     OP_SELECT_ROWS, OP_POOL_TOKENS,
     OP_SILU, OP_RELU, OP_SIGMOID, OP_TANH, OP_GELU, OP_GELU_TANH, OP_QUICK_GELU, OP_SCALE, OP_SOFTCAP, OP_EXP, OP_MUL, OP_ADD,
-    OP_CONV, OP_MAX_POOL, OP_AVG_POOL, OP_CHANNELS, OP_GROUP_NORM, OP_COPY, OP_REDUCE, OP_SOFTMAX, OP_LOG_SOFTMAX, OP_TOP_K,
+    OP_CONV, OP_MAX_POOL, OP_AVG_POOL, OP_CHANNELS, OP_GROUP_NORM, OP_COPY, OP_REDUCE, OP_SOFTMAX, OP_LOG_SOFTMAX, OP_TOP_K, OP_ARGMAX,
     NUM_KINDS
 };
 enum { ROWS_TOKENS, ROWS_LOGITS, ROWS_SEQUENCES, ROWS_ITEMS, ROWS_FIXED };
@@ -97,6 +97,7 @@ void run_attention(Context *, const Op *);
 void run_encoder_attention(Context *, const Op *);
 void run_select_rows(Context *, const Op *);
 void run_pool_tokens(Context *, const Op *);
+void run_argmax(Context *, const Op *);
 void run_elementwise(Context *, const Op *);
 
 void unpack_row(int format, int k, const uint8_t *row, float *out);

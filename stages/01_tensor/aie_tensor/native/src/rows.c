@@ -59,22 +59,39 @@ void run_select_rows(Context *c, const Op *op) {
                    sizeof(float) * (size_t)op->width);
 }
 
-/* x [R][V] -> out [R]: the first of the greatest values; a row with a NaN answers the first NaN, as NumPy does. */
-AIE_EXPORT void aie_argmax_rows(const float *x, int num_rows, int width, int32_t *out) {
-    for (int r = 0; r < num_rows; r++, x += width) {
+/* Index of the first of the greatest values of x [width], or of the first NaN, as NumPy answers. Looked for in the one piece
+ * that holds it: the first whose greatest value is beyond all before it. */
+static int argmax_row(const float *x, int width) {
+    const int piece = 1024;
+    float best = -INFINITY;
+    int at = 0, has_nan = 0, i;
+    for (int start = 0; start < width && !has_nan; start += piece) {
+        int end = width - start < piece ? width : start + piece;
         vf top = vf_set(-INFINITY);
         vi broken = {0};
-        float best = -INFINITY;
-        int i = 0, has_nan = 0;
-        for (; i + VW <= width; i += VW) {
+        for (i = start; i + VW <= end; i += VW) {
             vf v = vf_load(x + i);
             top = vf_max(v, top);
             broken |= v != v;
         }
+        float greatest = vf_top(top);
         for (int lane = 0; lane < VW; lane++) has_nan |= broken[lane] != 0;
-        best = vf_hmax(top);
-        for (; i < width; i++) best = x[i] > best ? x[i] : best, has_nan |= x[i] != x[i];
-        for (i = 0; has_nan ? x[i] == x[i] : x[i] != best; i++) {}
-        out[r] = i;
+        for (; i < end; i++) greatest = x[i] > greatest ? x[i] : greatest, has_nan |= x[i] != x[i];
+        if (greatest > best || has_nan) best = greatest, at = start;
     }
+    for (i = at; has_nan ? x[i] == x[i] : x[i] != best; i++) {}
+    return i;
+}
+
+/* x [R][V] -> out [R] of int32 */
+void run_argmax(Context *c, const Op *op) {
+    for (int r, n; (n = pool_claim(c->plan->pool, &c->ticket, op_rows(c, op), 1, 8, &r));)
+        for (; n > 0; n--, r++) {
+            int32_t found = argmax_row(op->x + (size_t)r * (size_t)op->width, op->width);
+            memcpy(op->out + r, &found, sizeof found);
+        }
+}
+
+AIE_EXPORT void aie_argmax_rows(const float *x, int num_rows, int width, int32_t *out) {
+    for (int r = 0; r < num_rows; r++) out[r] = argmax_row(x + (size_t)r * (size_t)width, width);
 }
