@@ -2,13 +2,14 @@
 
 import json
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aie_engine import ENGINE_PHASES, EngineConfig, EngineDeadError, LocalEngine, Share, TimelineReport, load_text_model
-from aie_server import ServedModel, Server
+from aie_server import HttpLimits, ServedModel, Server, ServerConfig
 from aie_server.api.request_names import Names
 from aie_server.api.request_times import SERVER_PHASES, choice_times, front_times
 from aie_server.request_book import RequestTrace
@@ -224,3 +225,31 @@ def test_the_readme_says_what_each_phase_means() -> None:
     readme = (Path(__file__).parents[2] / "stages" / "05_server" / "README.md").read_text(encoding="utf-8")
     for phase, meaning in (SERVER_PHASES | ENGINE_PHASES).items():
         assert f"| `{phase}` | {meaning} |" in readme, phase
+
+
+def test_a_client_that_does_not_read_is_to_blame(harness: Any, make_engine: Any) -> None:
+    engine = make_engine()
+    harness.serve(engine, config=ServerConfig(http=replace(HttpLimits(), send_buffer_bytes=4096)))
+    client = harness.connect().post("/v1/completions", {"prompt": "hi", "stream": True}, {"X-Request-Id": "slow"})
+    engine.wait_for_request()
+    engine.emit("x" * 400_000, finish_reason="length")  # far more than one write can take
+    client.answer()
+    for _ in range(1000):  # a stream is recorded when its last byte has left
+        found = harness.get("/debug/requests/slow").json
+        if found["status"] is not None:
+            break
+    assert found["blocked_us"] > 0
+
+
+def test_a_client_that_hangs_up(harness: Any, make_engine: Any) -> None:
+    engine = make_engine()
+    harness.serve(engine)
+    client = harness.connect().post("/v1/completions", {"prompt": "hi"}, {"X-Request-Id": "gone"})
+    engine.wait_for_request()
+    client.close()
+    engine.wait_for_cancel()
+    for _ in range(1000):
+        found = harness.get("/debug/requests/gone").json
+        if found["status"] is not None:
+            break
+    assert (found["status"], found["state"], found["choices"][0]["finish_reason"]) == (499, "done", "cancelled")

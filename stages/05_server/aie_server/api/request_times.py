@@ -24,7 +24,7 @@ SERVER_PHASES: Final[Mapping[str, str]] = {
     "gate": "at the door: rate limit, room",
     "tokenize": "rendering the template, tokenizing",
     "hand_over": "on the way to the engine, which takes requests in between two steps",
-    "engine": "in the engine, which cannot be asked any more",
+    "engine": "in the engine, which cannot be asked any more; or in the predictor, which has not answered yet",
     "detokenize": "after the engine's last token, until it was text",
     "others": "until the last of the other choices was done",
     "write": "until the client had taken the last of it",
@@ -98,6 +98,6 @@ def prediction_times(trace: RequestTrace, now: float) -> Times:
         queue_us = min(room_us, round(trace.batch.waited_s * 1e6))
         times.add("queue", queue_us)
         times.add("compute", min(room_us - queue_us, round(trace.batch.compute_s * 1e6)))
-    times.until("gather", computed_s)
+    times.until("gather" if trace.computed_s is not None else "engine", computed_s)
     times.until("post", end_s)
     return times
