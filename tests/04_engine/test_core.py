@@ -359,3 +359,17 @@ def test_who_lost_what_to_whom_is_logged(new_rig: Any, caplog: pytest.LogCapture
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 1, "not one for each, in a time without end"
     assert "--kv-memory" in warnings[0]
+
+
+def test_what_a_warm_up_did_is_not_counted(new_rig: Any) -> None:
+    rig = new_rig(num_blocks=10, max_seq_len=36, num_words=1, speculate=4)
+    for index in range(4):
+        rig.add(str(index), [index, 7], 30)
+    rig.run()
+    rig.core.reset_counters()
+    stats = rig.core.stats()
+    counted = ("num_preemptions", "steps", "prefix_query_tokens", "prefix_hit_tokens", "drafted_tokens", "step_time_s")
+    assert {getattr(stats, name) for name in counted} == {0}
+    rig.add("r", [0, 7], 3)
+    rig.run()
+    assert rig.core.stats().prefix_query_tokens == 2

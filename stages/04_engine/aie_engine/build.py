@@ -84,7 +84,7 @@ def build_engine(config: EngineConfig, report: Report, *, worker: str = "engine"
             seed=config.seed,
         )
         if config.warm_up:
-            _warm_up(core, config, sizes)
+            _warm_up(core, config, sizes, model.config.vocab_size)
         close = cleanup.pop_all().close
     # What lives now lives as long as the engine: no garbage collection during a step needs to walk over it.
     gc.collect()
@@ -210,7 +210,7 @@ def _make_scheduler(config: EngineConfig, sizes: Sizes, kv: KVCache) -> Continuo
     )
 
 
-def _warm_up(core: EngineCore, config: EngineConfig, sizes: Sizes) -> None:
+def _warm_up(core: EngineCore, config: EngineConfig, sizes: Sizes, vocab_size: int) -> None:
     """A prompt and a few tokens, so that pages, caches and threads are there before the first request is.
 
     Raises `ModelCheckError` for weights that compute to no numbers.
@@ -218,7 +218,8 @@ def _warm_up(core: EngineCore, config: EngineConfig, sizes: Sizes) -> None:
     num_prompt = max(1, min(32, sizes.max_seq_len - 2))
     sampling = SamplingParams(temperature=0.0, max_tokens=min(2, sizes.max_seq_len - num_prompt), ignore_eos=True)
     for index in range(min(4, config.max_batch_size)):
-        core.add(GenerateRequest(f"warm-up {index}", (0,) * num_prompt, sampling))
+        token = index % vocab_size  # different prompts: equal ones would share one computation
+        core.add(GenerateRequest(f"warm-up {index}", (token,) * num_prompt, sampling))
     while core.has_work:
         for event in core.step():
             if event.error is not None:

@@ -79,6 +79,7 @@ class EngineCore:
         self._num_failed_in_row = 0
         self._last_step_s = clock()
         self._counters = Counters()
+        self._since = scheduler.stats()  # whose counters run on where ours begin anew
 
     @property
     def has_work(self) -> bool:
@@ -136,14 +137,16 @@ class EngineCore:
     def stats(self) -> EngineStats:
         """Figures of now, without those that belong to the process (`rss_bytes`, `worker_pid`)."""
         return figures(
-            self._counters, self._scheduler.stats(), self._pool, self.speculator,
+            self._counters, self._scheduler.stats(), self._pool, self.speculator, since=self._since,
             execute_time_s=self._runner.execute_time_s, last_step_age_s=self.clock() - self._last_step_s,
         )  # fmt: skip
 
     def reset_counters(self) -> None:
         """Count from here, so that a warm-up is not in the figures."""
-        self._counters = Counters()
+        self._counters, self._since = Counters(), self._scheduler.stats()
         self._runner.execute_time_s = 0.0
+        if self.speculator is not None:
+            self.speculator.num_drafted = self.speculator.num_accepted = 0
         self._pool.ledger.num_requests = 0
         self.timelines.forget_ended()
 

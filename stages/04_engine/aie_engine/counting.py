@@ -28,10 +28,11 @@ def figures(
     pool: MemoryPool,
     speculator: Speculator | None,
     *,
+    since: SchedulerStats,
     execute_time_s: float,
     last_step_age_s: float,
 ) -> EngineStats:
-    """Figures of now, without those that belong to the process (`rss_bytes`, `worker_pid`)."""
+    """Figures of now, without those of the process (`rss_bytes`, `worker_pid`). since: of when counting began."""
     used = queue.num_blocks - queue.num_free_blocks
     memory = pool.stats()
     return EngineStats(
@@ -39,7 +40,7 @@ def figures(
         num_waiting=queue.num_waiting,
         kv_usage=used / queue.num_blocks if queue.num_blocks else 0.0,
         num_free_blocks=queue.num_free_blocks,
-        num_preemptions=queue.num_preemptions,
+        num_preemptions=queue.num_preemptions - since.num_preemptions,
         last_step_age_s=last_step_age_s,
         execute_time_s=execute_time_s,
         num_kv_blocks=queue.num_blocks,
@@ -49,8 +50,8 @@ def figures(
         memory_cached_bytes=memory.cached_bytes,
         memory_pending_bytes=memory.pending_bytes,
         memory_mapped_bytes=memory.mapped_bytes,
-        prefix_query_tokens=queue.prefix_query_tokens,
-        prefix_hit_tokens=queue.prefix_hit_tokens,
+        prefix_query_tokens=queue.prefix_query_tokens - since.prefix_query_tokens,
+        prefix_hit_tokens=queue.prefix_hit_tokens - since.prefix_hit_tokens,
         num_cached_blocks=queue.num_cached_blocks,
         drafted_tokens=speculator.num_drafted if speculator is not None else 0,
         accepted_tokens=speculator.num_accepted if speculator is not None else 0,
