@@ -156,6 +156,18 @@ def test_penalties_make_an_answer_less_repetitive(client: openai.OpenAI, tiny_gg
     assert ids_of(client, logit_bias=bias, extra_body={"repetition_penalty": 10.0})[:2].count("h") == 1
 
 
+def test_wishes_that_leave_no_token_are_the_clients_error(
+    server: Server, client: openai.OpenAI, tiny_gguf: Path
+) -> None:
+    only = {"allowed_token_ids": load_text_model(tiny_gguf).tokenizer.encode("h"), "bad_words": ["hh"]}
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(model="tiny", prompt="a", extra_body=only)
+    assert caught.value.code == "no_token_allowed"
+    with pytest.raises(openai.APIError, match="leaves no token"):  # as an event, or at once where one step was as fast
+        list(client.completions.create(model="tiny", prompt="a", stream=True, extra_body=only))
+    wait_until_idle(server)
+
+
 def test_echo_scores_a_text_as_generating_it_did(client: openai.OpenAI, tiny_gguf: Path) -> None:
     """The log-probabilities of a prompt, computed in one go, are those of its tokens when they were sampled."""
     tokenizer = load_text_model(tiny_gguf).tokenizer
