@@ -33,6 +33,7 @@ _SVG = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http:
 <style>
 .{unique_id}-matrix {{ font-family: ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace;
   font-size: {char_height}px; line-height: {line_height}px; }}
+.{unique_id}-title {{ font: bold 18px sans-serif; }}
 {styles}
 </style>
 <defs><clipPath id="{unique_id}-clip-terminal"><rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" />
@@ -66,7 +67,7 @@ def _watched(url: str) -> str:
     time.sleep(WARM_UP_S)
     console = Console(record=True, width=_COLUMNS, markup=False, emoji=False, highlight=False, force_terminal=True)
     endpoint = Endpoint.parse(url)
-    screen = Screen(console, "http://127.0.0.1:8000", once=True)
+    screen = Screen(console, "http://127.0.0.1:8000", once=True, max_rows=10)
     watch(lambda: look_at(endpoint), screen, interval_s=INTERVAL_S, once=True)
     stop.set()
     for client in clients:

@@ -19,6 +19,7 @@ __all__ = ["draw", "plain_lines"]
 
 _NAMES = {"ttft": "first token", "itl": "between tokens", "e2e": "whole"}
 _WORTH_A_NAME = 0.02  # of a request's time
+_LEAST_ENDED = 3  # requests that ended are shown, however many are open
 
 _REASONS = {
     "batch_full": "the batch is full",
@@ -162,20 +163,21 @@ def _queue_of(look: Look, model: str) -> str:
     reason = _REASONS.get(queue.get("reason", ""), str(queue.get("reason")))
     text = f"{queue.get('request_id')} waits for {duration(queue.get('for_us', 0))}: {reason}"
     if queue.get("reason") == "blocks":
-        text += f" ({queue.get('blocks_needed')} needed, {queue.get('blocks_free')} free)"
+        # What the running ones may soon grow by is kept free, too.
+        text += f" ({queue.get('blocks_needed')} needed with some to grow, {queue.get('blocks_free')} free)"
     holders = queue.get("holders") or []
     return text + (f"; held by {who_held(holders)}" if holders else "")
 
 
 def _requests(requests: Requests, max_rows: int) -> list[RenderableType]:
     parts: list[RenderableType] = []
+    num_ended = min(len(requests.recent), max(_LEAST_ENDED, max_rows - len(requests.open)))
     if requests.open:
-        parts.append(_table("open", _oldest_first(requests.open)[:max_rows], len(requests.open)))
+        parts.append(_table("open", _oldest_first(requests.open)[: max(1, max_rows - num_ended)], len(requests.open)))
     if requests.num_open_of_others:
         parts.append(Text(f"{requests.num_open_of_others} more are open, of other clients", style="yellow"))
-    if requests.recent and len(requests.open) < max_rows:
-        shown = requests.recent[: max(1, max_rows - len(requests.open))]
-        parts.append(_table("ended", shown, len(requests.recent)))
+    if num_ended:
+        parts.append(_table("ended", requests.recent[:num_ended], num_ended))
     for model, why in requests.unanswered.items():
         parts.append(Text(f"{model}: {why}", style="yellow"))
     return parts
@@ -187,7 +189,9 @@ def _oldest_first(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any
 
 def _table(name: str, entries: Sequence[Mapping[str, Any]], num_all: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="cyan", expand=False)
-    table.add_column(f"{name} ({num_all})", no_wrap=True, max_width=24, overflow="ellipsis")
+    table.add_column(
+        "ended last" if name == "ended" else f"{name} ({num_all})", no_wrap=True, max_width=24, overflow="ellipsis"
+    )
     table.add_column("state" if name == "open" else "status", no_wrap=True)
     table.add_column("time", justify="right", no_wrap=True)
     table.add_column("tokens", justify="right", no_wrap=True)

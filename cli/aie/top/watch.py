@@ -68,6 +68,7 @@ class Screen:
     console: Console
     url: str
     once: bool = False
+    max_rows: int | None = None  # of requests; None: as many as the terminal has room for
     wall_clock: Callable[[], str] = lambda: time.strftime("%H:%M:%S")
     _live: Live | None = None
     _last: object = None
@@ -85,7 +86,7 @@ class Screen:
                 self.console.print(self._last)
 
     def show(self, history: History, trouble: str | None) -> None:
-        rows = max(3, self.console.size.height - 20) if not self.once else 20
+        rows = self.max_rows or (20 if self.once else max(3, self.console.size.height - 20))
         self._last = picture = draw(history, self.url, when=self.wall_clock(), trouble=trouble, max_rows=rows)
         if self._live is None:
             self.console.print(picture)
