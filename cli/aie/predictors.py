@@ -36,6 +36,8 @@ def predictor_config(settings: ServeSettings, path: Path, name: str, *, share: i
         raise InvalidInputError(f"device is {settings.device!r}; choose auto, cpu or cuda.", param="device")
     if settings.quantize != "file":
         raise InvalidInputError(f"{name} does not generate text; --quantize is not there for it.", param="quantize")
+    if settings.kv_dtype != "fp32":
+        raise InvalidInputError(f"{name} does not generate text; --kv-dtype is not there for it.", param="kv_dtype")
     if settings.activations != "fp32":
         raise InvalidInputError(
             f"{name} does not generate text; --activations is not there for it.", param="activations"

@@ -41,6 +41,9 @@ def quantize(
         int | None, typer.Option(min=2, help="For --check: most tokens of each of the five texts. [all, some 400]")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads for --check. [all cores]")] = None,
+    kv_dtype: Annotated[
+        str, typer.Option(metavar="KIND", help="fp16 or int8: for --check, each kind with such a KV cache, too.")
+    ] = "fp32",
     activations: Annotated[
         str, typer.Option(metavar="KIND", help="int8: for --check, each kind with activations in eight bits, too.")
     ] = "fp32",
@@ -70,6 +73,8 @@ def quantize(
     if kernels not in ("auto", "native", "numpy"):
         raise InvalidInputError(f"--kernels is {kernels!r}; choose auto, native or numpy.", param="kernels")
     precision = None if to is None else find_precision(to, param="--to")
+    if kv_dtype not in ("fp32", "fp16", "int8"):
+        raise InvalidInputError(f"--kv-dtype is {kv_dtype!r}; choose fp32, fp16 or int8.", param="kv_dtype")
     if activations not in ("fp32", "int8") or (activations == "int8" and kernels == "numpy"):
         raise InvalidInputError(
             f"--activations is {activations!r}; choose fp32, or int8 with native kernels.", param="activations"
@@ -83,7 +88,9 @@ def quantize(
         if precision is not None and out is not None:
             document |= export(loaded, out, precision, force=force)
         if check:
-            prices = _prices(loaded, None if precision is None else [precision], kernels, threads, tokens, activations)
+            prices = _prices(
+                loaded, None if precision is None else [precision], kernels, threads, tokens, activations, kv_dtype
+            )
             document["prices"] = [asdict(price) for price in prices]
         if json_path is not None:
             write_json(json_path, document)
@@ -138,6 +145,7 @@ def _prices(
     threads: int | None,
     tokens: int | None,
     activations: str,
+    kv_dtype: str,
 ) -> "list[Price]":
     from aie_engine import available_cores
     from aie_engine.evaluation import price_precisions
@@ -151,6 +159,7 @@ def _prices(
         num_threads=num_threads,
         max_tokens=tokens,
         activations=activations,  # type: ignore[arg-type]  # checked above
+        kv_dtype=kv_dtype,  # type: ignore[arg-type]  # checked above
         report=note,
         arrived=lambda price: note(f"  {price.precision}: perplexity {price.perplexity:.3f}"),
     )
@@ -171,6 +180,8 @@ def _print_prices(prices: "list[Price]", loaded: "Model") -> None:
     print()
     if any(price.precision.endswith(" a8") for price in prices):
         print("a8: activations in eight bits, too, as with --activations int8.")
+    if any(" kv" in price.precision for price in prices):
+        print("kv16, kv8: keys and values in the cache in as many bits, as with --kv-dtype.")
     for line in _explained(prices[0], loaded):
         print(textwrap.fill(line, 100, subsequent_indent="  "))
 

@@ -20,7 +20,7 @@ from aie_engine.evaluation.texts import builtin_texts
 from aie_engine.executors import KernelKind
 from aie_loader import PRECISIONS, Model, Precision
 from aie_tensor import EnvironmentLacksError, InvalidInputError
-from aie_tensor.ops import Activations
+from aie_tensor.ops import KV_DTYPES, Activations, KVDtype
 
 __all__ = ["Price", "price_precisions"]
 
@@ -34,7 +34,8 @@ _WARM_UP, _ROUNDS = 3, 41
 class Price:
     """One line of the table."""
 
-    precision: str  # "file" for the weights as they are stored; "… a8": with activations in eight bits, too
+    precision: str  # "file" for the weights as they are stored; "… a8": with activations in eight bits, too;
+    # "… kv16", "… kv8": with keys and values in as many
     weight_bytes: int
     bits_per_weight: float
     step_s: float  # median of a decode step, one sequence
@@ -59,6 +60,7 @@ def price_precisions(
     rounds: int = _ROUNDS,
     max_tokens: int | None = None,
     activations: Activations = "fp32",
+    kv_dtype: KVDtype = "fp32",
     report: Callable[[str], None] = lambda line: None,
     arrived: Callable[[Price], None] = lambda price: None,
 ) -> list[Price]:
@@ -66,10 +68,11 @@ def price_precisions(
 
     Two models are in memory at a time. The reference logits go to a temporary file; EnvironmentLacksError where the
     disk is full. max_tokens: of each text, all where None is given. activations: with int8, each that has such products
-    is priced with them, too. report: takes lines for a person; arrived: each price as it is known.
+    is priced with them, too. kv_dtype: with fp16 or int8, each is priced with such a cache, too. report: takes lines
+    for a person; arrived: each price as it is known.
     """
     pricing = _Pricing(model, kernels, num_threads, rounds, max_tokens, report, arrived)
-    return pricing.run(list(PRECISIONS.values()) if chosen is None else chosen, activations)
+    return pricing.run(list(PRECISIONS.values()) if chosen is None else chosen, activations, kv_dtype)
 
 
 class _Pricing:
@@ -94,7 +97,7 @@ class _Pricing:
         self._num_weights = sum(int(np.prod(matrix.shape)) for matrix in model.graph.weights.values())
         self._max_len = max(len(ids) for ids in self._texts)
 
-    def run(self, chosen: Sequence[Precision], activations: Activations) -> list[Price]:
+    def run(self, chosen: Sequence[Precision], activations: Activations, kv_dtype: KVDtype) -> list[Price]:
         own = self._open(None)
         try:
             with tempfile.TemporaryFile() as file:
@@ -102,6 +105,8 @@ class _Pricing:
                 prices = self._with_reference(own, chosen, kept)
                 if activations == "int8":
                     prices += [price for each in (None, *chosen) if (price := self._in_eight_bits(own, each, kept))]
+                if kv_dtype != "fp32":
+                    prices += [self._with_cache_of(kv_dtype, own, each, kept) for each in (None, *chosen)]
         except OSError as error:
             raise EnvironmentLacksError(f"The logits of the reference cannot be kept in a file: {error}") from error
         finally:
@@ -139,6 +144,14 @@ class _Pricing:
         finally:
             runner.close()
 
+    def _with_cache_of(self, kv_dtype: KVDtype, own: TextRunner, precision: Precision | None, kept: "_Kept") -> Price:
+        runner = self._open(precision, kv_dtype=kv_dtype)
+        try:
+            name = f"{precision.name if precision else 'file'} kv{8 * np.dtype(KV_DTYPES[kv_dtype]).itemsize}"
+            return self._price(name, own, runner, kept)
+        finally:
+            runner.close()
+
     def _price(self, name: str, own: TextRunner, runner: TextRunner, kept: "_Kept") -> Price:
         tally = Tally()
         targets = self._all_targets()
@@ -165,7 +178,9 @@ class _Pricing:
         self._arrived(price)
         return price
 
-    def _open(self, precision: Precision | None, activations: Activations = "fp32") -> TextRunner:
+    def _open(
+        self, precision: Precision | None, activations: Activations = "fp32", kv_dtype: KVDtype = "fp32"
+    ) -> TextRunner:
         return TextRunner(
             self._model,
             precision,
@@ -173,6 +188,7 @@ class _Pricing:
             kernels=self._kernels,
             num_threads=self._num_threads,
             activations=activations,
+            kv_dtype=kv_dtype,
             report=self._report,
         )
 

@@ -15,7 +15,7 @@ from aie_engine.executors import Executor, KernelKind, NativeExecutor, NumpyExec
 from aie_engine.kv_cache import KVCache
 from aie_loader import Graph, Model, Precision, WeightConverter, fuse
 from aie_tensor import MemoryPool, NativeUnavailableError, native
-from aie_tensor.ops import Activations
+from aie_tensor.ops import Activations, KVDtype
 
 __all__ = ["TextRunner"]
 
@@ -39,6 +39,7 @@ class TextRunner:
         kernels: KernelChoice = "auto",
         num_threads: int = 1,
         activations: Activations = "fp32",
+        kv_dtype: KVDtype = "fp32",
         report: Callable[[str], None] = lambda line: None,
     ) -> None:
         graph = fuse(model.graph)
@@ -48,7 +49,7 @@ class TextRunner:
             pool = MemoryPool(name="evaluation")
             cleanup.callback(pool.trim)
             num_blocks = -(-max_len // _BLOCK_TOKENS) + 1
-            kv = KVCache(model.config, num_blocks, _BLOCK_TOKENS, pool)
+            kv = KVCache(model.config, num_blocks, _BLOCK_TOKENS, pool, kv_dtype)
             cleanup.callback(kv.close)
             self._executor = _executor(graph, converter, kv, pool, kernels, num_threads, max_len, activations, report)
             cleanup.callback(self._executor.close)
