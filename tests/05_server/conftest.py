@@ -161,6 +161,7 @@ class FakeEngine:
         self.fail_memory: Exception | None = None
         self.timelines: dict[str, TimelineReport] = {}  # what it says of requests
         self.fail_explain: Exception | None = None
+        self.explained: list[list[str]] = []  # what it was asked for
         self.script = script
         self.fail_submit: Exception | None = None
         self.fail_from = 0  # the first submission that fails
@@ -199,6 +200,7 @@ class FakeEngine:
     def explain(self, request_ids: Sequence[str] | None = None, *, num_ended: int = 0) -> Explanation:
         if self.fail_explain is not None:
             raise self.fail_explain
+        self.explained.append(list(request_ids or ()))
         known = [self.timelines[name] for name in request_ids or self.timelines if name in self.timelines]
         return Explanation(known, None, 0, num_ended, 512)
 

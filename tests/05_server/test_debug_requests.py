@@ -227,6 +227,16 @@ def test_the_readme_says_what_each_phase_means() -> None:
         assert f"| `{phase}` | {meaning} |" in readme, phase
 
 
+def test_an_engine_is_asked_in_pieces(harness: Any) -> None:
+    for _ in range(3):
+        assert harness.complete(["hi"] * 50, max_tokens=1).status == 200
+    listing = harness.get("/debug/requests").json
+    assert [len(ids) for ids in harness.engine.explained] == [64, 64, 22] and len(listing["recent"]) == 3
+    assert {name for ids in harness.engine.explained for name in ids} == {
+        request.request_id for request in harness.engine.requests
+    }
+
+
 def test_a_client_that_does_not_read_is_to_blame(harness: Any, make_engine: Any) -> None:
     engine = make_engine()
     harness.serve(engine, config=ServerConfig(http=replace(HttpLimits(), send_buffer_bytes=4096)))

@@ -7,7 +7,7 @@ Both need the API key where there is one, and then show the requests of that key
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from urllib.parse import parse_qs, unquote
 
 from aie_engine import AieError, InvalidInputError
@@ -23,6 +23,7 @@ __all__ = ["PREFIX", "DebugRequests"]
 
 PREFIX = "/debug/requests/"
 _DEFAULT_LIMIT = 20
+_MAX_ASKED = 64  # at once: an engine answers between two steps, and the next one waits for that
 
 
 class DebugRequests:
@@ -48,9 +49,7 @@ class DebugRequests:
                 "open": [short_view(trace, engines, names, now) for trace in mine if trace.finished_s is None],
                 "recent": [short_view(trace, engines, names, now) for trace in shown],
                 "queues": {
-                    model: queue_view(answer.queue, names)
-                    for model, answer in engines.answers.items()
-                    if answer.queue is not None
+                    model: queue_view(queue, names) for model, queue in engines.queues.items() if queue is not None
                 },
                 "unanswered": engines.problems,
                 "num_open_of_others": num_others,
@@ -89,7 +88,7 @@ class DebugRequests:
         for model, engine_ids in wanted.items():
             try:
                 with self._models.lease(model) as lease:
-                    engines.answers[model] = lease.model.engine.explain(engine_ids)
+                    engines.add(model, [lease.model.engine.explain(some) for some in _pieces(engine_ids)])
             except ModelNotFoundError:
                 engines.problems[model] = "The model is served no longer, and what its engine knew is lost."
             except AieError as error:
@@ -104,3 +103,9 @@ class DebugRequests:
         if not (text.isascii() and text.isdigit() and len(text) < 6):
             raise InvalidInputError(f"limit must be a whole number, not {text[:20]!r}.", param="limit")
         return min(int(text), self._book.max_kept)
+
+
+def _pieces(engine_ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """One at least, and be it empty: the answer says how the queue stands."""
+    for start in range(0, max(1, len(engine_ids)), _MAX_ASKED):
+        yield engine_ids[start : start + _MAX_ASKED]

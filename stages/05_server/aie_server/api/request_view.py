@@ -1,6 +1,6 @@
 """Requests as JSON: what the server noted and what the engine says of them, put together."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aie_engine import Explanation, QueueReport, TimelineReport
@@ -22,13 +22,18 @@ _COUNTS = (
 class Engines:
     """What the engines said, by model."""
 
-    answers: dict[str, Explanation] = field(default_factory=dict)
+    queues: dict[str, QueueReport | None] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
+    _reports: dict[str, dict[str, TimelineReport]] = field(default_factory=dict)
+
+    def add(self, model: str, answers: Sequence[Explanation]) -> None:
+        """What the engine of `model` said, in pieces."""
+        self.queues[model] = answers[-1].queue
+        self._reports[model] = {report.request_id: report for answer in answers for report in answer.requests}
 
     def reports(self, trace: RequestTrace) -> Mapping[str, TimelineReport]:
         """Of the choices that the engine still knows."""
-        answer = self.answers.get(trace.model)
-        return {} if answer is None else {report.request_id: report for report in answer.requests}
+        return self._reports.get(trace.model, {})
 
 
 def short_view(trace: RequestTrace, engines: Engines, names: Names, now: float) -> View:
