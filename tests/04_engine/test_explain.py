@@ -58,9 +58,7 @@ def test_figures_of_guesses_cross_the_pipe(new_rig: Any) -> None:
     stats = rig.core.stats()
     (report,) = rig.core.timelines.explain(["a"], rig.clock.now).requests
     assert stats.accepted_tokens == report.accepted_tokens > 0
-    assert stats.drafted_tokens <= report.drafted_tokens, (
-        "those behind a wrong guess are not looked at"
-    )
+    assert stats.drafted_tokens <= report.drafted_tokens, "those behind a wrong guess are not looked at"
     assert report.generated_tokens == 60 == report.decode_steps + report.accepted_tokens + 1
     assert frames.decode_from_worker(frames.encode(frames.Answer(7, stats=stats))) == frames.Answer(7, stats=stats)
 
