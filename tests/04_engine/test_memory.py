@@ -7,6 +7,7 @@ import os
 import signal
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,33 @@ def test_an_engine_that_dies_gives_up_what_its_requests_held(new_rig: Any) -> No
     rig.core.die("broken")
     rig.run()
     assert rig.parts.memory.pool.stats().live_bytes == before
+
+
+def test_a_shared_block_is_booked_once_and_handed_on(new_rig: Any) -> None:
+    """Two requests with one beginning: what they share is the first one's, and the other's when that one leaves."""
+    rig = new_rig(memdebug=True)
+
+    def held() -> Counter[str]:
+        (pool,) = rig.parts.memory.snapshot()["pools"]
+        (slab,) = pool["slabs"]
+        return Counter(holder for _, holder in slab["used"])
+
+    prompt = list(range(17))  # four full blocks and one token
+    rig.add("a", prompt, 40)
+    rig.step()
+    rig.add("b", [*prompt, 5], 40)
+    rig.step()
+    assert rig.events["b"][0].num_cached_tokens == 16
+    shares = held()
+    assert sum(shares.values()) == 64 - rig.allocator.num_free, "each block is booked once"
+    (first, second) = sorted(shares, key=lambda holder: -shares[holder])
+    assert "a" in first and "b" in second and shares[first] == 5 > shares[second]
+    rig.core.cancel("a")
+    after = held()
+    assert after == {second: shares[second] + 4}
+    rig.core.cancel("b")
+    assert held() == Counter()
+    rig.parts.close()
 
 
 def test_a_request_for_which_there_is_no_memory_is_refused(new_rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
