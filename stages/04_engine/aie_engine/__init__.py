@@ -10,7 +10,11 @@ Layout, each line built on those above it:
     decode_pace                          where the time of every request goes
     predicting                           texts through a model that does not generate
     constraints/                         answers of a given form: masks of the tokens that may come next
-    assembler, generation, core          one step of the engine: schedule, assemble, execute, sample, events
+    drafting, generation                 one open request: its tokens, and guesses at the next ones
+    step_cost, speculation               which guesses are worth a row of the step
+    assembler, stepping, taking          the numbers of a step: rows in, tokens out
+    admission, preparing, preemptions,
+    counting, core                       one step of the engine: guess, schedule, compute, events
     loop                                 the step again and again, in one thread, fed through a queue
     sizing, build                        a configuration into a core that is ready
     streams, registry, local             the engine in a thread of this process
