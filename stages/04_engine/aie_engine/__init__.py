@@ -5,7 +5,7 @@ Layout, each line built on those above it:
     params, requests, stats, errors      what goes in and comes out
     memory, block_book                   the pool, the ledger, and who holds which KV block
     batch, kv_cache, executors/          one step of the model: arrays in, logits out
-    sampling                             logits in, tokens out
+    philox, sampling/                    logits in, tokens out
     timeline, timeline_*, queue_watch,
     decode_pace                          where the time of every request goes
     predicting                           texts through a model that does not generate
