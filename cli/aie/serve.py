@@ -129,6 +129,10 @@ def serve(
     metrics_prefix: Annotated[
         str | None, typer.Option(help="Prefix of metric names; `vllm:` suits existing boards. [aie_]")
     ] = None,
+    slow_request_s: Annotated[
+        float | None,
+        typer.Option(help="Log where the time went of each request that took longer than so many seconds."),
+    ] = None,
     memdebug: Annotated[
         bool | None,
         typer.Option("--memdebug", help="Record where every KV block and allocation comes from; see /debug/memory."),
@@ -181,6 +185,7 @@ def serve(
         "deadline_s": deadline_s,
         "grace_s": grace_s,
         "metrics_prefix": metrics_prefix,
+        "slow_request_s": slow_request_s,
         "memdebug": memdebug,
         "memdebug_sample": memdebug_sample,
         "memory_log": str(memory_log) if memory_log is not None else None,

@@ -97,7 +97,7 @@ def build_service(settings: ServeSettings, *, report: Callable[[str], None] = no
             grpc_port=settings.grpc_port,
             gate=gate,
             api_keys=(settings.api_key,) if settings.api_key else (),
-            config=ServerConfig(metrics_prefix=settings.metrics_prefix),
+            config=ServerConfig(metrics_prefix=settings.metrics_prefix, slow_request_s=settings.slow_request_s),
         )
         service = Service(server, gate, manager, predictors=predictors)
         if settings.watch is not None:

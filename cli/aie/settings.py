@@ -27,6 +27,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "rate_limit": (1e-6, 1e9, "a positive number of requests per second"),
     "memdebug_sample": (1, 1 << 20, f"from 1 (every allocation) to {1 << 20}"),
     "deadline_s": (1e-3, _LONGEST_S, "a positive number of seconds, at most a year"),
+    "slow_request_s": (0, _LONGEST_S, "0 or a number of seconds, at most a year"),
     "grace_s": (0, _LONGEST_S, "0 or a number of seconds, at most a year"),
 }
 _TYPE_NAMES = {"int": "a whole number", "float": "a number", "bool": "true or false", "tuple": "a list of names"}
@@ -66,6 +67,7 @@ class ServeSettings:
     deadline_s: float = 300.0  # a request older than this ends with 504
     grace_s: float = 30.0  # after SIGTERM
     metrics_prefix: str = "aie_"
+    slow_request_s: float | None = None  # whatever takes longer gets a line in the log that says where its time went
     memdebug: bool = False
     memdebug_sample: int = 1  # of so many allocations one is recorded
     memory_log: str | None = None  # file for every allocation and release, to be replayed

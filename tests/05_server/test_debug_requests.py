@@ -263,3 +263,27 @@ def test_a_client_that_hangs_up(harness: Any, make_engine: Any) -> None:
         if found["status"] is not None:
             break
     assert (found["status"], found["state"], found["choices"][0]["finish_reason"]) == (499, "done", "cancelled")
+
+
+def test_slow_requests_get_a_line_that_says_where_their_time_went(
+    harness: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = harness.serve(config=ServerConfig(slow_request_s=0.0))
+    harness.post("/v1/completions", {"prompt": "hi"}, **{"X-Request-Id": "first"})
+    asked = harness.engine.requests[0].request_id
+    trace = server._requests.snapshot()[1][0]
+    phases = {"blocks": 9_000_000, "decode": 1_000_000}
+    harness.engine.timelines[asked] = report_of(
+        asked, trace.submitted_s, phases=phases, held_by=[Share("big-7", 9_000_000, 44)]
+    )
+    server._slow.note(trace)
+    harness.engine.fail_explain = None
+    server.close()  # waits until all lines are written
+    lines = [record.getMessage() for record in caplog.records if record.name == "aie.slow"]
+    assert len(lines) == 2 and all(line.startswith("slow request first: 0.") for line in lines)
+    assert "status 200, /v1/completions, model fake: blocks 90 % (big-7), decode 10 %" in lines[1]
+    caplog.clear()
+    harness.serve(config=ServerConfig(slow_request_s=1e6))
+    harness.complete()
+    harness._servers[-1].close()
+    assert not [record for record in caplog.records if record.name == "aie.slow"]

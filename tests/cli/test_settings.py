@@ -101,6 +101,7 @@ def test_parse_bytes_refuses(text):
         ("grace_s", -1.0),
         ("grace_s", float("nan")),
         ("metrics_prefix", "a b"),
+        ("slow_request_s", -1.0),
         ("memdebug_sample", 0),
         ("memdebug_sample", 1 << 21),
     ],

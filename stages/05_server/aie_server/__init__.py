@@ -11,6 +11,7 @@ Layout, each line built on those above it:
     metrics, metrics_catalog             Prometheus' text format, and every name we export
     api/                                 the endpoints
     grpc/                                the open inference protocol once more, over gRPC
+    slow_requests                        those that took long, in the log
     auth, server                         keys, routes, drain; the whole
 
 It may import stage 4 and nothing below it: no kernels, no blocks, no arrays.

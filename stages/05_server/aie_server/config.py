@@ -61,6 +61,7 @@ class ServerConfig:
     max_image_pixels: int = 1 << 25  # width × height of one image, checked before it is decoded
     max_request_pixels: int = 1 << 27  # of all images of a request, shared among them: each costs time to decode
     metrics_prefix: str = "aie_"
+    slow_request_s: float | None = None  # whatever takes longer gets a line in the log that says where its time went
 
     def __post_init__(self) -> None:
         for name in (

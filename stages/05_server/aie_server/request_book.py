@@ -80,14 +80,15 @@ class RequestBook:
         self._open[trace.request_id, trace.started_s] = trace
         return trace
 
-    def finish(self, record: AccessRecord) -> None:
-        """A request was answered, whatever it was for."""
+    def finish(self, record: AccessRecord) -> RequestTrace | None:
+        """A request was answered, whatever it was for; gives its trace if it had one."""
         trace = self._open.pop((record.request_id, record.started_s), None)
         if trace is not None:
             trace.finished_s = record.started_s + record.duration_s
             trace.status = record.status
             trace.blocked_s = record.blocked_s
             self._kept.append(trace)
+        return trace
 
     def snapshot(self) -> tuple[list[RequestTrace], list[RequestTrace]]:
         """Those that are open, the oldest first, and those that ended, the latest first."""

@@ -31,6 +31,7 @@ from aie_server.prediction_metrics import PredictionMetrics
 from aie_server.predictors import PredictorTable, ServedPredictor
 from aie_server.request_book import RequestBook
 from aie_server.served import ModelTable, ServedModel
+from aie_server.slow_requests import SlowRequestLog
 
 __all__ = ["Server"]
 
@@ -79,12 +80,15 @@ class Server:
             self._grpc = GrpcListener(
                 host, grpc_port, self._inference, keys=self._keys, limits=self.limits, finished=self.finished
             )
+        self._slow: SlowRequestLog | None = None
         try:
             self._listener = Listener(host, port, self)
         except BaseException:
             if self._grpc is not None:
                 self._grpc.close()
             raise
+        if self.config.slow_request_s is not None:
+            self._slow = SlowRequestLog(self.config.slow_request_s, self._requests, self.models)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -148,6 +152,8 @@ class Server:
         if self._grpc is not None:
             self._grpc.close(timeout_s)
         self._listener.close(timeout_s)
+        if self._slow is not None:
+            self._slow.close(timeout_s)
         self._finished.set()
 
     def __enter__(self) -> "Server":
@@ -194,7 +200,9 @@ class Server:
 
     def finished(self, record: AccessRecord) -> None:
         self._metrics.requests.labels(record.route, str(record.status)).inc()
-        self._requests.finish(record)
+        trace = self._requests.finish(record)
+        if trace is not None and self._slow is not None:
+            self._slow.note(trace)
         log_access(record)
 
     def _routes(self) -> Router:

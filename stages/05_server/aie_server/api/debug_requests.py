@@ -19,7 +19,7 @@ from aie_server.http.messages import Request, Response, json_response
 from aie_server.request_book import RequestBook, RequestTrace
 from aie_server.served import ModelTable
 
-__all__ = ["PREFIX", "DebugRequests"]
+__all__ = ["PREFIX", "DebugRequests", "ask_engines"]
 
 PREFIX = "/debug/requests/"
 _DEFAULT_LIMIT = 20
@@ -42,7 +42,7 @@ class DebugRequests:
         limit = self._limit(request.head.query)
         names, mine, ended, num_others = self._snapshot(request)
         shown = ended[:limit]
-        engines = self._ask([*mine, *shown], [model.name for model in self._models])
+        engines = ask_engines(self._models, [*mine, *shown], also=[model.name for model in self._models])
         now = self._clock()
         return json_response(
             {
@@ -68,7 +68,7 @@ class DebugRequests:
                 f"No request {request_id[:128]!r} is known here: it never came, its fields were refused, or it is "
                 f"forgotten. The last {self._book.max_kept} that ended are kept; of yours there are {len(ended)}."
             )
-        engines = self._ask(found[:1], ())
+        engines = ask_engines(self._models, found[:1])
         return json_response({**full_view(found[0], engines, names, self._clock()), "num_of_same_id": len(found)})
 
     def _snapshot(self, request: Request) -> tuple[Names, list[RequestTrace], list[RequestTrace], int]:
@@ -78,23 +78,6 @@ class DebugRequests:
         mine = [trace for trace in open_traces if names.may_see(trace)]
         return names, mine, [trace for trace in ended if names.may_see(trace)], len(open_traces) - len(mine)
 
-    def _ask(self, traces: Sequence[RequestTrace], models: Iterable[str]) -> Engines:
-        """The engines of all choices and of `models`, each once. One that is dead or slow spoils nothing."""
-        engines = Engines()
-        wanted: dict[str, list[str]] = {model: [] for model in models}
-        for trace in traces:
-            if trace.choices:
-                wanted.setdefault(trace.model, []).extend(choice.engine_id for choice in trace.choices)
-        for model, engine_ids in wanted.items():
-            try:
-                with self._models.lease(model) as lease:
-                    engines.add(model, [lease.model.engine.explain(some) for some in _pieces(engine_ids)])
-            except ModelNotFoundError:
-                engines.problems[model] = "The model is served no longer, and what its engine knew is lost."
-            except AieError as error:
-                engines.problems[model] = str(error)
-        return engines
-
     def _limit(self, query: str) -> int:
         fields = parse_qs(query, keep_blank_values=True)
         if unknown := set(fields) - {"limit"}:
@@ -103,6 +86,24 @@ class DebugRequests:
         if not (text.isascii() and text.isdigit() and len(text) < 6):
             raise InvalidInputError(f"limit must be a whole number, not {text[:20]!r}.", param="limit")
         return min(int(text), self._book.max_kept)
+
+
+def ask_engines(models: ModelTable, traces: Sequence[RequestTrace], *, also: Iterable[str] = ()) -> Engines:
+    """The engines of all choices, and of the models `also`. One that is dead or slow spoils nothing."""
+    engines = Engines()
+    wanted: dict[str, list[str]] = {model: [] for model in also}
+    for trace in traces:
+        if trace.choices:
+            wanted.setdefault(trace.model, []).extend(choice.engine_id for choice in trace.choices)
+    for model, engine_ids in wanted.items():
+        try:
+            with models.lease(model) as lease:
+                engines.add(model, [lease.model.engine.explain(some) for some in _pieces(engine_ids)])
+        except ModelNotFoundError:
+            engines.problems[model] = "The model is served no longer, and what its engine knew is lost."
+        except AieError as error:
+            engines.problems[model] = str(error)
+    return engines
 
 
 def _pieces(engine_ids: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -8,7 +8,7 @@ from aie_server.api.request_names import Names
 from aie_server.api.request_times import Times, choice_times, front_times, prediction_times
 from aie_server.request_book import ChoiceTrace, RequestTrace
 
-__all__ = ["Engines", "full_view", "queue_view", "short_view"]
+__all__ = ["Engines", "View", "full_view", "queue_view", "short_view"]
 
 View = dict[str, object]
 
