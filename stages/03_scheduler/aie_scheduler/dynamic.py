@@ -96,6 +96,7 @@ class DynamicBatcher(SchedulerBase):
         for other, _ in ripe:
             other.num_passed += len(self._batch)
         bucket.num_passed = 0
+        bucket.gaps.cut(now)
         self.num_cuts[reason] += 1
         lengths = [state.prompt_len for state in self._batch]
         slots = self._slots(len(lengths), sum(lengths), max(lengths), bucket)
