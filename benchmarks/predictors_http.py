@@ -42,11 +42,13 @@ RUNGS = {
     "handler": "+ keys, limits, tensors, metrics",
     "in process": "+ batcher and model, --workers 0",
     "patient": "the same with --max-wait-ms 20",
+    "adaptive": "the same, while company is expected",
     "worker": "+ a worker process, --workers 1",
 }
 SERVED = {
     "in process": ("--workers", "0"),
     "patient": ("--workers", "0", "--max-wait-ms", "20"),
+    "adaptive": ("--workers", "0", "--max-wait-ms", "20"),
     "worker": ("--workers", "1"),
 }
 MOST = 32  # in a batch, as `aie serve` has it for this kind of model
@@ -122,7 +124,8 @@ def rung_server(rung: str, folder: Path) -> Iterator[tuple[int, int]]:
 @contextmanager
 def served(rung: str, folder: Path, serve_args: list[str]) -> Iterator[tuple[int, int]]:
     """Port and process of `aie serve`."""
-    with own_server([str(folder / "mlp"), *SERVED[rung], "--log-level", "warning", *serve_args]) as (url, pid):
+    model = folder / "adaptive" / "mlp" if rung == "adaptive" else folder / "mlp"
+    with own_server([str(model), *SERVED[rung], "--log-level", "warning", *serve_args]) as (url, pid):
         yield int(url.rpartition(":")[2]), pid
 
 
@@ -194,7 +197,7 @@ def show(costs: list[Cost], connections: list[int]) -> None:
         )
         before = None
         for cost in (cost for cost in costs if cost.connections == number):
-            is_next = cost.rung not in ("standard", "patient")
+            is_next = cost.rung not in ("standard", "patient", "adaptive")
             more = f"{cost.front_us - before:+.0f}" if before is not None and is_next else ""
             batch = "" if cost.mean_batch is None else f"{cost.mean_batch / MOST:.0%}"
             print(
@@ -241,6 +244,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="aie-http-") as scratch:
         folder = Path(scratch)
         write_mlp(folder / "mlp")
+        (write_mlp(folder / "adaptive" / "mlp") / "processing.toml").write_text("[batching]\nadaptive_wait = true\n")
         request, client = write_request(folder), LoadClient(folder)
         with served("in process", folder, []) as (port, _):
             (folder / "answer").write_bytes(ask_once(port, request.read_bytes()))
