@@ -327,6 +327,22 @@ def test_what_a_newcomer_finds_is_not_evicted_to_make_room_for_the_rest_of_it(ma
     assert driver.hits["b"] == [16]
 
 
+def test_a_copy_takes_the_place_of_what_was_evicted_meanwhile(make_driver: Any) -> None:
+    """b finds its whole prompt and computes the last block again. In the same step c is given the block it found."""
+    driver = make_driver(num_blocks=8)
+    driver.add("a", 16, 1, tokens=[*range(16)])
+    driver.run()
+    driver.add("b", 16, 2, tokens=[*range(16)])
+    driver.add("c", 9, 2)
+    plan = driver.step()
+    assert plan.admitted == {"b": 12, "c": 0} and driver.scheduler.stats().num_free_blocks == 0
+    driver.check_cache()
+    driver.run()
+    driver.add("d", 17, 1, tokens=[*range(17)])
+    driver.run()
+    assert driver.hits["d"] == [16]
+
+
 def test_cached_blocks_do_not_keep_anybody_out(make_driver: Any) -> None:
     driver = make_driver(num_blocks=8)
     driver.add("a", 32, 1)
