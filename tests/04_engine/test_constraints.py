@@ -1,5 +1,6 @@
 """Constraints: what they allow, what they refuse, and that masks computed ahead are the same masks."""
 
+import ctypes
 import json
 import re
 import threading
@@ -17,6 +18,7 @@ from aie_engine.constraints import (
     ConstraintSpec,
     ConstraintsUnavailableError,
     MaskAhead,
+    TokenMatcher,
     check_constraint,
 )
 from aie_engine.text import TextModel, load_text_model
@@ -176,6 +178,56 @@ def test_a_state_that_grows_too_large_ends_its_own_answer(maker: ConstraintMaker
     constraint = maker.make(ConstraintSpec("grammar", "start: " + " | ".join(f'"a{n}"' for n in range(8000))))
     with pytest.raises(ConstraintError, match="cannot be followed"):
         write(constraint, text, 0)
+
+
+def test_masks_that_take_too_long_end_their_own_answer() -> None:
+    class Slow:
+        """As the library's: every token is allowed, and each mask takes its time."""
+
+        now_s, takes_s = 0.0, 0.004
+
+        def unsafe_compute_mask_ptr(self, pointer: int, num_bytes: int) -> None:
+            ctypes.memset(pointer, 255, num_bytes)
+            self.now_s += self.takes_s
+
+        def is_error(self) -> bool:
+            return False
+
+        def consume_token(self, token_id: int) -> bool:
+            return True
+
+    slow = Slow()
+    constraint = TokenMatcher(slow, 4, "guided_regex", cpu_s=lambda: slow.now_s)
+    for _ in range(1000):  # less than each token's share
+        constraint.mask()
+        constraint.accept(0)
+    slow.takes_s = 0.1
+    with pytest.raises(ConstraintError, match="guided_regex takes too long"):
+        for _ in range(20):
+            constraint.mask()
+            constraint.accept(0)
+
+
+def test_a_long_text_without_a_choice_is_not_tokenized_at_every_step(text: TextModel) -> None:
+    longest = 0
+
+    class Watching:
+        vocab_size, special_ids = text.tokenizer.vocab_size, text.tokenizer.special_ids
+        token_bytes = text.tokenizer.token_bytes
+
+        def encode(self, value: str, *, add_special_tokens: bool = False, parse_special: bool = True) -> list[int]:
+            nonlocal longest
+            longest = max(longest, len(value.encode()))
+            return text.tokenizer.encode(value, parse_special=parse_special)
+
+    maker = ConstraintMaker(Watching(), vocab_size=text.tokenizer.vocab_size, eos_token_ids=(2,))
+    sentence = "The queue waits for the ünicode ☃ scheduler. "
+    forced = sentence * 100
+    constraint = maker.make(ConstraintSpec("regex", f"({sentence}){{100}}"))
+    for token in text.tokenizer.encode(forced[: len(forced) // 2]):
+        assert token in allowed(constraint), "what the model itself would write"
+        constraint.accept(token)
+    assert 0 < longest <= 512
 
 
 def test_the_same_constraint_is_compiled_once_and_followed_separately(maker: ConstraintMaker, text: TextModel) -> None:

@@ -1,16 +1,18 @@
 """A compiled constraint, following one answer.
 
 Compiling is bounded by the library's fuel rather than by a clock: a pathological schema or expression runs out of it
-within a second or so and fails for its own request. The same bounds hold for every single mask. All errors of the
-library are states rather than exceptions; here they become `ConstraintError`.
+within a second or so and fails for its own request. The same bounds hold for every single mask, and all masks of an
+answer together have a budget of computing time. All errors of the library are states rather than exceptions; here they
+become `ConstraintError`.
 
 Axes: V vocabulary of the model; a mask has W = ⌈V/32⌉ words.
 """
 
 import json
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -31,6 +33,7 @@ SPACING: Final[Mapping[str, object]] = {"whitespace_pattern": r"[ \n\r\t]{1,32}"
 _MAX_KEPT: Final = 32  # compiled constraints; clients ask for the same one again and again
 # Well below the defaults of the library: no ordinary schema comes near, and the worst expression delays a step less.
 _LIMITS: Final = {"max_lexer_states": 50_000, "step_lexer_fuel": 50_000, "step_max_items": 20_000}
+_FIRST_S, _PER_TOKEN_S = 0.25, 0.005  # an ordinary mask takes less than a millisecond
 _MAX_REASON_CHARS: Final = 300
 
 
@@ -53,11 +56,16 @@ class Constraint(Protocol):
 
 
 class TokenMatcher:
-    """A `Constraint` that computes a mask when it is asked for one. `matcher` is the library's."""
+    """A `Constraint` that computes a mask when it is asked for one. `matcher` is the library's. cpu_s: time that this
+    thread has computed, of which masks may take so much at first and so much for every token: a step waits for them."""
 
-    def __init__(self, matcher: Any, num_words: int, param: str) -> None:
+    def __init__(
+        self, matcher: Any, num_words: int, param: str, *, cpu_s: Callable[[], float] = time.thread_time
+    ) -> None:
         self._matcher = matcher
         self._param = param
+        self._cpu_s = cpu_s
+        self._left_s = _FIRST_S
         self._mask: Mask = np.zeros(num_words, np.uint32)
         self._is_current = False
 
@@ -67,9 +75,16 @@ class TokenMatcher:
 
     def mask(self) -> Mask:
         if not self._is_current:
+            began_s = self._cpu_s()
             # Gives up Python's lock, so that the thread of the engine's step runs on.
             self._matcher.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
             self._check()
+            self._left_s += _PER_TOKEN_S - (self._cpu_s() - began_s)
+            if self._left_s < 0:
+                raise ConstraintError(
+                    f"{self._param} takes too long: what may follow is hard to say; ask for a simpler form.",
+                    param=self._param,
+                )
             if not self._mask.any():
                 raise ConstraintError(f"{self._param} allows nothing at this point of the answer.", param=self._param)
             self._is_current = True
@@ -83,7 +98,7 @@ class TokenMatcher:
 
     def copy(self, param: str) -> "TokenMatcher":
         """Another one at the same point."""
-        twin = TokenMatcher(self._matcher.deep_copy(), len(self._mask), param)
+        twin = TokenMatcher(self._matcher.deep_copy(), len(self._mask), param, cpu_s=self._cpu_s)
         twin._mask[:], twin._is_current = self._mask, self._is_current
         return twin
 

@@ -7,12 +7,14 @@ parser; a subtree whose first byte is not allowed is never entered.
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from aie_engine.constraints.library import load_library
 from aie_tensor import InvalidInputError
 
 __all__ = ["TokenSource", "library_tokenizer"]
+
+_MAX_FORCED: Final = 512  # far longer than any token
 
 
 class TokenSource(Protocol):
@@ -44,11 +46,13 @@ class _Vocabulary:
         self._longest = max(map(len, self._id_of), default=1)
 
     def __call__(self, data: bytes) -> list[int]:
-        """How the model writes `data`, where a grammar leaves no choice but that.
+        """How the model writes `data`, where a grammar leaves no choice but that: the beginning of it, since only the
+        next token is of interest, and a grammar may leave no choice for very long.
 
         Some tokenizers write a text that stands by itself differently, with a space before it; what they give is
         taken only if it stands for just these bytes.
         """
+        data = _beginning(data)
         try:
             ids = self._tokenizer.encode(data.decode(), parse_special=False)
         except UnicodeDecodeError:
@@ -68,6 +72,14 @@ class _Vocabulary:
             ids.append(self._id_of[data[begin:end]])
             begin = end
         return ids
+
+
+def _beginning(data: bytes) -> bytes:
+    """At most `_MAX_FORCED` bytes, without a part of a character at their end."""
+    if len(data) <= _MAX_FORCED:
+        return data
+    whole = data[:_MAX_FORCED].decode("utf-8", "ignore").encode()
+    return whole if data.startswith(whole) else data[:_MAX_FORCED]
 
 
 def _bytes_of(tokenizer: TokenSource, token: int) -> bytes:
