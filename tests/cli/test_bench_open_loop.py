@@ -249,7 +249,7 @@ def test_a_bound_holds_about_as_often_as_it_says():
 def test_intervals_of_means():
     mean, (low, high) = mean_interval([10.0, 12.0, 14.0])
     half = 4.303 * 2 / math.sqrt(3)  # Student's t of two degrees of freedom
-    assert (mean, low, high) == (12.0, pytest.approx(12 - half), pytest.approx(12 + half))
+    assert (mean, low, high) == (12.0, pytest.approx(12 - half, rel=1e-3), pytest.approx(12 + half, rel=1e-3))
     assert mean_interval([3.0]) == (3.0, None)
 
 
@@ -309,7 +309,7 @@ def test_tables_say_what_there_is_too_little_of():
     slo = parse_slo("e2e<1s")
     rows = [summarize(LevelResult(2, [answered(due=float(at)) for at in range(70)], 70.0, offered_per_s=1.0), slo)]
     ms = pytest.approx(100)
-    assert rows[0].ttft == Latency(70, ms, ms, ms, None, None, ms)
+    assert rows[0].ttft == Latency(70, ms, ms, ms, None, None, ms, (ms, ms))
     table = latency_table(rows)
     assert "due" in str(table.title) and [*table.columns[3].cells] == ["–"]
     assert "662" in notes(rows)[0]

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from aie.bench.at_once import AtOnceResult
 from aie.bench.counters import Window
-from aie.bench.statistics import percentile
+from aie.bench.statistics import Interval, median_interval, percentile
 
 __all__ = ["KNEE_RULE", "AtOnceRow", "at_once_table", "details", "knee", "summarize_at_once"]
 
@@ -34,6 +34,7 @@ class AtOnceRow:
     client_cpu: float  # of one core, used by the load generator
     window: Window
     errors: dict[str, int]
+    p50_interval_ms: Interval | None = None  # of the median, with 99 % confidence
 
     def as_json(self) -> dict[str, object]:
         """For `--json`."""
@@ -62,6 +63,7 @@ def summarize_at_once(result: AtOnceResult) -> AtOnceRow:
         client_cpu=result.client_cpu,
         window=result.window,
         errors=dict(errors),
+        p50_interval_ms=median_interval(answered),
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from aie.bench.routing import Router
 from aie.console import check_writable, write_json
 from aie_engine import InvalidInputError
 
@@ -92,6 +93,12 @@ def bench(
     refused, late or cut stays in the count of requests; percentiles of too few samples are not printed. For models that
     answer at once the table says how full batches were, why they were cut, and where the knee of the curve is. Exit
     code 1 when a request failed.
+
+    \b
+      aie bench                                  a server of its own
+      aie bench --url http://127.0.0.1:8000 --rate 1,2,5 --slo "ttft<500ms"
+      aie bench compare A.json B.json            two files of --json: faster,
+                                                 slower, or no difference shown
     """
     from aie.bench.options import BenchOptions
 
@@ -111,16 +118,18 @@ def bench(
         target = _target(stack, options)
         found, failed = _generated(target, options) if options.generates else _at_once(target, options)
     if json_path is not None:
+        from aie.bench.recorded import FORMAT
         from aie.bench.show import context
 
         write_json(
             json_path,
             {
-                "format": 2,
+                "format": FORMAT,
                 "url": target.endpoint.url,
                 "model": target.model,
                 "endpoint": endpoint,
                 "lengths": options.shape,
+                "test": options.test,
                 "context": context(),
                 **found,
             },
@@ -185,4 +194,4 @@ def _target(stack: contextlib.ExitStack, options: "BenchOptions") -> "Target":
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("bench", short_help="Load-test a server: throughput, latency, memory.")(bench)
+    app.command("bench", cls=Router, short_help="Load-test a server: throughput, latency, memory.")(bench)

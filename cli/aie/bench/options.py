@@ -90,6 +90,20 @@ class BenchOptions:
         return [] if self.rate is None else parse_rates(self.rate)
 
     @property
+    def test(self) -> dict[str, object]:
+        """What makes two tests the same one, for `--json`: all that was asked of the server but the levels."""
+        found: dict[str, object] = {"input_tokens": list(self.bounds), "requests": self.requests,
+                                    "duration_s": self.duration}  # fmt: skip
+        if self.generates:
+            found |= {"output_tokens": list(self.output_bounds), "shared_prefix": self.shared_prefix,
+                      "cancel": self.cancel}  # fmt: skip
+        if self.rate is not None:
+            found |= {"arrivals": self.arrivals, "max_in_flight": self.max_in_flight}
+            if self.arrivals == "gamma":
+                found["burstiness"] = self.burstiness
+        return found
+
+    @property
     def kind(self) -> ArrivalKind:
         return self.arrivals  # type: ignore[return-value]  # `Arrivals` checks it
 

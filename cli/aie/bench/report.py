@@ -9,7 +9,7 @@ from rich.table import Table
 
 from aie.bench.load import LevelResult
 from aie.bench.slo import Slo
-from aie.bench.statistics import min_samples, percentile, tail, upper_bound
+from aie.bench.statistics import Interval, median_interval, min_samples, percentile, tail, upper_bound
 from aie.bench.steady import steady_window
 
 __all__ = ["Latency", "Row", "latency_table", "load_table", "notes", "summarize"]
@@ -30,6 +30,7 @@ class Latency:
     p99: float | None = None
     p99_bound: float | None = None
     max: float | None = None
+    p50_interval: Interval | None = None  # of the median, with 99 % confidence
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> "Latency":
@@ -45,6 +46,7 @@ class Latency:
             tail(values, 0.99),
             upper_bound(values, 0.99),
             max(values),
+            median_interval(values),
         )
 
 

@@ -10,20 +10,25 @@ Benchmark"). At least one sample must lie beyond, hence the floors: 64 for P90, 
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from statistics import fmean, stdev
+from statistics import fmean, stdev, variance
 
-__all__ = ["Interval", "mean_interval", "min_samples", "percentile", "tail", "upper_bound"]
+from aie.bench.student import student_quantile
+
+__all__ = [
+    "Interval",
+    "difference_interval",
+    "mean_interval",
+    "median_interval",
+    "min_samples",
+    "percentile",
+    "tail",
+    "upper_bound",
+]
 
 Interval = tuple[float, float]
 
-CONFIDENCE = 0.99
-
-# Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom; beyond, the normal distribution's.
-_STUDENT = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-_NORMAL = 1.960
+CONFIDENCE = 0.99  # of what is said about tails
+_OF_MEANS = 0.95
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
@@ -60,21 +65,45 @@ def mean_interval(values: Sequence[float]) -> tuple[float, Interval | None]:
     mean = fmean(values)
     if len(values) < 2:
         return mean, None
-    degrees = len(values) - 1
-    factor = _STUDENT[degrees - 1] if degrees <= len(_STUDENT) else _NORMAL
-    half = factor * stdev(values) / math.sqrt(len(values))
+    half = student_quantile(_OF_MEANS, len(values) - 1) * stdev(values) / math.sqrt(len(values))
     return mean, (mean - half, mean + half)
 
 
+def difference_interval(before: Sequence[float], after: Sequence[float], confidence: float) -> Interval | None:
+    """Of mean(after) − mean(before) over independent runs whose spreads may differ (Welch's t); None of single runs."""
+    if len(before) < 2 or len(after) < 2:
+        return None
+    middle = fmean(after) - fmean(before)
+    parts = [variance(values) / len(values) for values in (before, after)]
+    if sum(parts) == 0.0:
+        return middle, middle
+    degrees = sum(parts) ** 2 / sum(
+        part**2 / (len(values) - 1) for part, values in zip(parts, (before, after), strict=True)
+    )
+    half = student_quantile(confidence, degrees) * math.sqrt(sum(parts))
+    return middle - half, middle + half
+
+
+def median_interval(values: Sequence[float]) -> Interval | None:
+    """What the true median lies within with 99 % confidence, whatever the distribution: from the t-th smallest to the
+    t-th largest, where the chance that fewer than t samples lie on one side is at most half a percent. None of fewer
+    than twelve samples."""
+    rank = _rank_from_top(len(values), 0.5, 1.0 - (1.0 - CONFIDENCE) / 2)
+    if rank < 1:
+        return None
+    ordered = sorted(values)
+    return ordered[rank - 1], ordered[-rank]
+
+
 @lru_cache(maxsize=4096)
-def _rank_from_top(n: int, share: float) -> int:
+def _rank_from_top(n: int, share: float, confidence: float = CONFIDENCE) -> int:
     """The largest t with P(X ≤ t) ≤ 1 − confidence, X ~ Binomial(n, 1 − share); −1 if even t = 0 is too likely."""
     beyond = 1.0 - share
     log_term = n * math.log1p(-beyond)  # of P(X = 0); logarithms, since it underflows for large n
     total, t = 0.0, -1
     while t < n:
         total += math.exp(log_term)
-        if total > 1.0 - CONFIDENCE:
+        if total > 1.0 - confidence:
             return t
         t += 1
         log_term += math.log((n - t) / (t + 1)) + math.log(beyond) - math.log1p(-beyond) if t < n else 0.0

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from aie.bench.arrivals import Rate
 from aie.bench.find_max import Probe, Search, find_max, judge
@@ -27,6 +27,7 @@ __all__ = ["StreamingReport", "run_streaming", "until_interrupted"]
 
 _FIRST_RATE = 1.0
 _PROBE_S = 20.0
+_NEXT_RUN = 1_000_003  # between the seeds of two runs
 
 
 @dataclass(slots=True)
@@ -76,11 +77,12 @@ def run_streaming(target: Target, options: BenchOptions) -> StreamingReport:
             report.search = Search()
             _search(target, options, traffic, report)
             return
-        levels = _levels(options, traffic)
         for number in range(options.repeat):
             if options.repeat > 1:
                 note(f"Run {number + 1} of {options.repeat}")
-            run_streaming_levels(target, levels, traffic, report.results)
+            # Other prompts in each run, or a server that caches prefixes would know them from the last.
+            own = replace(traffic, seed=traffic.seed + number * _NEXT_RUN)
+            run_streaming_levels(target, _levels(options, own), own, report.results)
 
     report.complete = until_interrupted(measure)
     rows = report.rows
