@@ -56,11 +56,11 @@ class Endpoint:
     @classmethod
     def parse(cls, url: str, api_key: str | None = None) -> "Endpoint":
         """From `http://host:port[/base]`, with or without a trailing `/v1`."""
-        parts = urlsplit(url if "//" in url else f"http://{url}")
         try:
+            parts = urlsplit(url if "//" in url else f"http://{url}")
             port = parts.port
-        except ValueError:
-            port = -1
+        except ValueError:  # half a bracket; a port that is none
+            parts, port = urlsplit(""), -1
         if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
             raise InvalidInputError(f"--url is {url!r}; give something like http://127.0.0.1:8000.", param="url")
         tls = parts.scheme == "https"

@@ -49,7 +49,7 @@ def top(
         raise InvalidInputError("--interval 0 is for --once: a single look, without rates.", param="interval")
     try:
         endpoint = Endpoint.parse(url, api_key)
-    except (InvalidInputError, ValueError):  # the second from what is not even shaped like an address
+    except InvalidInputError:
         raise InvalidInputError(f"{url!r} is no address; give something like {DEFAULT_URL}.", param="url") from None
     if request is not None:
         _explain(explain_request(endpoint, request), as_json=as_json)
