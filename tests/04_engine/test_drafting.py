@@ -118,24 +118,42 @@ def test_guesses_that_fail_are_given_up_and_tried_again_now_and_then() -> None:
     assert len(guessing.guess(tokens, 6, 4, 0.3)) == 4
 
 
+def seen(cost: StepCost, num_tokens: int, seconds: float, times: int = 3) -> None:
+    for _ in range(times):
+        cost.observe(num_tokens, seconds)
+
+
 def test_the_price_list_is_a_line_between_what_was_seen() -> None:
     cost = StepCost()
     assert cost.seconds(4) is None
-    cost.observe(1, 10.0)
+    seen(cost, 1, 10.0)
     assert cost.seconds(1) == cost.seconds(9) == 10.0, "what was never seen costs nothing more"
-    cost.observe(5, 12.0)
+    seen(cost, 5, 12.0)
+    assert cost.seconds(0) == 10.0
     assert cost.seconds(3) == 11.0
     assert cost.seconds(9) == 14.0
-    assert StepCost.seconds(cost, 0) == 10.0
+    seen(cost, 8, 12.0)
+    assert cost.seconds(7) == 12.0
+    assert cost.seconds(15) == 14.0, "beyond all: from the first to the last"
+
+
+def test_steps_of_about_one_size_share_an_entry() -> None:
+    cost = StepCost()
+    for num_tokens, seconds in ((33, 50.0), (36, 40.0), (39, 45.0)):
+        cost.observe(num_tokens, seconds)
+    assert cost.seconds(32) == 40.0, "the least of the first three"
+    seen(cost, 9, 20.0)
+    assert cost.seconds(8) == 20.0
 
 
 def test_a_disturbed_step_counts_for_little_and_is_forgotten() -> None:
     cost = StepCost()
-    for _ in range(10):
-        cost.observe(1, 10.0)
+    cost.observe(1, 500.0)
+    seen(cost, 1, 10.0, 9)
+    assert cost.seconds(1) == 10.0
     cost.observe(1, 100.0)
     assert cost.seconds(1) == pytest.approx(10 + 90 / 16)
-    cost.observe(2, 1000.0)
-    for _ in range(2000):
-        cost.observe(1, 10.0)
+    seen(cost, 2, 1000.0)
+    assert cost.seconds(2) == 1000.0
+    seen(cost, 1, 10.0, 2000)
     assert cost.seconds(2) == cost.seconds(1) == pytest.approx(10)

@@ -147,7 +147,7 @@ def test_guesses_stop_where_rows_are_dear(new_rig: Any) -> None:
         rig.add(str(index), [index, 1, 2], 100)
     rig.run()
     stats = rig.core.stats()
-    assert stats.drafted_tokens < 60, "a few trials say what rows cost"
+    assert stats.drafted_tokens < 100, "a few trials say what rows cost"
     assert stats.tokens_decode == 600
 
 
@@ -190,8 +190,10 @@ def test_chunks_of_every_size_with_little_memory_and_shared_beginnings(
 def test_the_price_of_a_guess_is_what_the_others_lose(new_rig: Any) -> None:
     speculator = Speculator(new_rig().scheduler, most=4, max_drafts=64)
     assert speculator._price(1) == 0.0, "nothing is known: try"
-    speculator.cost.observe(1, 10.0)
-    speculator.cost.observe(5, 14.0)
-    assert speculator._price(1) == pytest.approx(0.1)  # a row costs 1 of the 10 that a token takes
-    speculator.cost.observe(8, 17.0)
+    for num_tokens, seconds, price in ((1, 10.0, 0.0), (5, 14.0, 0.1)):
+        for _ in range(3):
+            speculator.cost.observe(num_tokens, seconds)
+        assert speculator._price(1) == pytest.approx(price)  # in the end: a row costs 1 of the 10 that a token takes
+    for _ in range(3):
+        speculator.cost.observe(8, 17.0)
     assert speculator._price(8) == pytest.approx(8 / 17)

@@ -146,7 +146,7 @@ class EngineCore:
         self._counters, self._since = Counters(), self._scheduler.stats()
         self._runner.execute_time_s = 0.0
         if self.speculator is not None:
-            self.speculator.num_drafted = self.speculator.num_accepted = 0
+            self.speculator.begin_anew()
         self._pool.ledger.num_requests = 0
         self.timelines.forget_ended()
 

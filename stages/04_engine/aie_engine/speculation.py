@@ -31,6 +31,11 @@ class Speculator:
         self._most = most
         self._max_drafts = max_drafts
 
+    def begin_anew(self) -> None:
+        """Forget what a warm-up has shown: its steps are slow."""
+        self.cost = StepCost()
+        self.num_drafted = self.num_accepted = 0
+
     def propose(self, members: Sequence[Generation]) -> None:
         """Put guesses behind the known tokens of `members`, who all decode, and tell the scheduler of them."""
         price = self._price(len(members)) if members else 1.0
