@@ -45,6 +45,7 @@ def run(kind: str, paths: list[str]) -> int:
     }
     # ThreadSanitizer lays out the address space itself, which the kernel's randomization can make impossible.
     command = ["setarch", "-R", sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-m", "native"]
+    command.append("--timeout=1200")  # the first test waits for the compiler, which takes its time with a sanitizer
     with tempfile.TemporaryDirectory() as cache:
         return subprocess.call([*command, *paths], env={**os.environ, **environment, "AIE_CACHE": cache})
 

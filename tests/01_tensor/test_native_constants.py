@@ -61,3 +61,17 @@ def test_a_plan_knows_what_its_threads_hold(native_lib):
             return plan.scratch_bytes
 
     assert scratch(2) == 2 * scratch(1) > 0
+
+
+def test_settled_constants_keep_their_values_and_addresses():
+    pool = MemoryPool()
+    constants = native.Constants(pool)
+    arrays = [constants.store(np.full(300_000, i, np.float32), f"weights {i}") for i in range(12)]  # 1.2 MB each
+    addresses = [array.ctypes.data for array in arrays]
+    constants.settle()
+    assert [array.ctypes.data for array in arrays] == addresses
+    assert all((array == i).all() for i, array in enumerate(arrays))
+    del arrays
+    constants.close()
+    assert pool.stats().live_bytes == 0
+    native.Constants().settle()  # without a pool there is nothing to ask for

@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aie_tensor.memory.allocation import Allocation
+from aie_tensor.memory.host import gather_on_large_pages
 from aie_tensor.memory.pool import MemoryPool
 from aie_tensor.native.packed import aligned_zeros
 from aie_tensor.stacks import skip_frames_of
@@ -48,6 +49,10 @@ class Constants:
         copy: F32Array = self.allocate(values.size * 4, owner).view(np.float32).reshape(values.shape)
         copy[...] = values
         return copy
+
+    def settle(self) -> None:
+        """All is filled and will only be read: onto large pages with it, where the system has them."""
+        gather_on_large_pages((taken.address, taken.nbytes) for taken in self._taken)
 
     def close(self) -> None:
         """Return everything; again is harmless."""

@@ -76,6 +76,7 @@ class NativeExecutor:
             # Everybody asks for it, and the logits are hot.
             self._best = constants.allocate(max_rows * 4, "likeliest tokens").view(np.int32)
             builder.argmax(self._buffer(graph.outputs[-1]), Buffer(self._best.ctypes.data, 1), "logits")
+            constants.settle()
             self._plan = builder.build()
             cleanup.callback(self._plan.close)
             self._logits = self._view(graph.outputs[-1])

@@ -82,6 +82,7 @@ class NativeStatelessExecutor:
                 weights.finish()
                 cleanup.callback(pool.adopt(weights.nbytes, owner="packed weights, shared").release)
             self.expanded = lowering.expanded
+            constants.settle()
             self._plan = builder.build()
             cleanup.callback(self._plan.close)
             cleanup.callback(pool.adopt(self._plan.scratch_bytes, owner="scratch of kernel threads").release)
