@@ -264,7 +264,9 @@ ACTIONS = st.lists(
 def test_whatever_happens_every_request_ends_once_and_no_block_is_lost(
     actions: list[tuple[str, Any, int]], new_rig: Any, answer: Answer
 ) -> None:
-    rig = new_rig(num_blocks=14, max_batch_size=4, max_batch_tokens=16, max_seq_len=40, max_queue=100)
+    rig = new_rig(
+        num_blocks=14, max_batch_size=4, max_batch_tokens=16, max_seq_len=40, max_queue=100, num_words=3, speculate=3
+    )  # fmt: skip
     prompts: dict[str, list[int]] = {}
     for kind, value, num_tokens in actions:
         if kind == "add":
@@ -286,7 +288,7 @@ def test_whatever_happens_every_request_ends_once_and_no_block_is_lost(
     for request_id, prompt in prompts.items():
         rig.last(request_id)
         tokens = rig.tokens(request_id)
-        assert tokens == answer(prompt, len(tokens))
+        assert tokens == answer(prompt, len(tokens), 3)
 
 
 @pytest.mark.parametrize("max_rows", [9, 16, 40])

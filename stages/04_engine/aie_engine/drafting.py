@@ -31,7 +31,7 @@ _MAX_COMPARED = 32  # tokens of the past; longer agreement makes no guess better
 _FEW = 5  # tokens that agree: fewer make a chance match
 _FIRST_HOPES = (0.4, 0.7)  # of a request whose guesses were never checked: after a chance match, after a longer one
 _PACE = 1 / 8  # of the newest outcome in a hope
-_RECOVERY = 1 / 512  # per match that is not worth a guess: who was wrong for long tries again now and then
+_RECOVERY = 1 / 512  # per chance not taken: who was wrong for long tries again now and then
 
 
 class PromptLookup:
@@ -126,6 +126,10 @@ class Guessing:
     def guess(self, tokens: Int32Array, num_tokens: int, most: int, price: float) -> list[int]:
         """What may follow the first `num_tokens` of `tokens`, all of them known: at most `most` guesses, each of which
         promises to come true with a probability of at least `price`."""
+        if price > self.hopes[0] and price > self.hopes[1]:
+            self._recover(0)
+            self._recover(1)
+            return []
         lookup = self._lookup
         lookup.extend(tokens[len(lookup) : num_tokens].tolist())
         if not lookup.has_match():
@@ -137,9 +141,12 @@ class Guessing:
             num += 1
             promise *= hope
         if num == 0:
-            self.hopes[kind] += (_FIRST_HOPES[kind] - hope) * _RECOVERY
+            self._recover(kind)
             return []
         return lookup.guess(num)
+
+    def _recover(self, kind: int) -> None:
+        self.hopes[kind] += (_FIRST_HOPES[kind] - self.hopes[kind]) * _RECOVERY
 
     def settle(self, num_right: int, num_checked: int) -> None:
         """Of the last guesses so many were looked at, and so many were right; at most one was wrong, the last."""

@@ -8,6 +8,7 @@ import logging
 import os
 import queue
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -45,7 +46,7 @@ class EngineLoop:
         self._inbox: Inbox = queue.SimpleQueue() if inbox is None else inbox
         self._process = psutil.Process()
         self._stats_due_s = core.clock()
-        core.wake = lambda: self.put(_nothing)
+        core.wake = partial(self._inbox.put, _nothing)
 
     def put(self, command: Command) -> None:
         """Have `command` called in the engine's thread, before its next step."""
