@@ -413,3 +413,52 @@ def test_longest_runs_are_not_needed_for_a_request_that_never_fills_a_block(make
 def test_the_defaults_share(make_driver: Any) -> None:
     assert SchedulerConfig(num_blocks=1, max_seq_len=2).prefix_caching
     assert Request(request_id="a", prompt_len=1, max_tokens=1).block_content is None
+
+
+def test_the_less_urgent_are_not_starved_by_a_stream_that_shares_their_beginning(make_driver: Any) -> None:
+    """Every step two urgent requests come, with one beginning; it is computed by ever new leaders, as the cache is too
+    small to keep it. The one of lower priority has it too, and gets its turn after `max_bypass` others.
+    """
+    driver = make_driver(max_batch_size=2, num_blocks=12, max_batch_tokens=16, max_queue=1000, max_bypass=4)
+    text = [*range(20)]
+    driver.add("patient", 21, 2, tokens=[*text, 1], priority=9)
+    for index in range(200):
+        driver.add(f"urgent {index}", 22, 2, tokens=[*text, 2, index])
+        driver.add(f"other {index}", 24, 2)
+        driver.step()
+        if "patient" in driver.ended:
+            break
+    else:
+        pytest.fail(f"starved: {driver.scheduler.stats()}")
+    admitted = [name for plan in driver.steps for name in plan.admitted]
+    assert admitted.index("patient") <= 4 + 2 * MAX_WAITS
+    driver.run()
+
+
+def test_who_steps_aside_keeps_its_turn(make_driver: Any) -> None:
+    """Among equals the first to come is the first to be admitted when the beginning is there."""
+    driver = make_driver(max_batch_size=2, max_batch_tokens=16, max_queue=64)
+    driver.add("leader", 40, 1, tokens=[*range(40)])
+    for index in range(5):
+        driver.add(f"follower {index}", 41, 1, tokens=[*range(40), index])
+    for index in range(5):
+        driver.add(f"other {index}", 5, 3)
+    driver.run()
+    admitted = [name for plan in driver.steps for name in plan.admitted]
+    assert [name for name in admitted if "follower" in name] == [f"follower {index}" for index in range(5)]
+    assert admitted.index("other 1") > admitted.index("follower 4"), "others pass only while the beginning is computed"
+
+
+def test_a_parked_request_can_be_cancelled_and_expires(make_driver: Any) -> None:
+    driver = make_driver(max_batch_tokens=16)
+    driver.add("leader", 60, 1, tokens=[*range(60)])
+    driver.add("goes", 61, 1, tokens=[*range(60), 1])
+    driver.add("late", 61, 1, tokens=[*range(60), 2], deadline_s=1.0)
+    driver.add("stays", 61, 1, tokens=[*range(60), 3])
+    driver.step()
+    assert driver.scheduler.stats().num_waiting == 3
+    driver.cancel("goes")
+    driver.now = 1.0
+    assert driver.step().expired == ["late"]
+    driver.run()
+    assert driver.ended["stays"] == "done" and driver.hits["stays"] == [60]

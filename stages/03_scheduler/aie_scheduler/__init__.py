@@ -6,6 +6,7 @@ Layout, each line built on those above it:
     request, cut, plan, protocol         what goes in, what comes out and why, the life of a step
     fair, lane, queue                    whose turn it is: by priority, by fair share, by age
     blocks, deadlines                    who holds which KV block, who runs out of time
+    prefix, victims, slices              equal beginnings once; who gives up its blocks; long prompts bit by bit
     base                                 taking in, forgetting, counting: the same for all schedulers
     waiting, front                       many threads before one loop: bounded, and how that loop waits
     passthrough, continuous              one request at a time; requests that join and leave at every step

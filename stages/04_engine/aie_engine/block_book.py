@@ -2,7 +2,9 @@
 
 The scheduler hands out blocks as numbers and knows nothing of memory; the pool holds the slab and knows nothing of
 requests. The two functions here are what the scheduler's allocator calls, so that a snapshot shows every block with the
-request that holds it and, with the ledger on, the line of the scheduler that asked for it.
+request that holds it and, with the ledger on, the line of the scheduler that asked for it. A block that several
+requests share is written down for one of them; when that one leaves, the allocator calls `on_free` for it and
+`on_allocate` for another. Blocks that only the prefix cache remembers belong to nobody.
 """
 
 import inspect
