@@ -13,10 +13,11 @@ import pytest
 
 from aie.bench.at_once import AtOnceResult, run_at_once
 from aie.bench.at_once_levels import plan_at_once, run_at_once_levels, show_at_once
-from aie.bench.at_once_report import AtOnceRow, details, knee, summarize_at_once
+from aie.bench.at_once_report import AtOnceRow, details, summarize_at_once
 from aie.bench.client import Endpoint, Outcome
 from aie.bench.command import bench
 from aie.bench.counters import Counters, Window, read_counters, window
+from aie.bench.knee import knee
 from aie.bench.load import Sampler
 from aie.bench.questions import Question, Tensor, ask_inputs, plan_questions
 from aie.bench.target import Target

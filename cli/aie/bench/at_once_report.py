@@ -9,11 +9,11 @@ from rich.table import Table
 
 from aie.bench.at_once import AtOnceResult
 from aie.bench.counters import Window
+from aie.bench.knee import knee, knee_line
 from aie.bench.statistics import Interval, median_interval, percentile
 
-__all__ = ["KNEE_RULE", "AtOnceRow", "at_once_table", "details", "knee", "summarize_at_once"]
+__all__ = ["AtOnceRow", "at_once_table", "details", "summarize_at_once"]
 
-KNEE_RULE = "knee: the level of most requests/s per second of median latency (Kleinrock's power)"
 _FEW = 100  # answers, of which the 99th percentile is the largest
 _BOUND_BY_CLIENT = 0.9  # of a core
 
@@ -41,6 +41,11 @@ class AtOnceRow:
         return asdict(self)
 
     @property
+    def label(self) -> str:
+        """What was asked of the server."""
+        return str(self.concurrency)
+
+    @property
     def power(self) -> float:
         """Requests/s per second of median latency; 0 where nothing was answered."""
         return self.requests_per_s / (self.p50_ms / 1e3) if self.p50_ms else 0.0
@@ -65,18 +70,6 @@ def summarize_at_once(result: AtOnceResult) -> AtOnceRow:
         errors=dict(errors),
         p50_interval_ms=median_interval(answered),
     )
-
-
-def knee(rows: Sequence[AtOnceRow]) -> AtOnceRow | None:
-    """Where more clients begin to buy less throughput than they cost in latency: the level of the greatest power.
-
-    Power is throughput over response time (L. Kleinrock, Power and deterministic rules of thumb for probabilistic
-    problems in computer communications, 1979). None of fewer than two levels: a point is no curve.
-    """
-    if len(rows) < 2:
-        return None
-    best = max(rows, key=lambda row: row.power)
-    return best if best.power > 0 else None
 
 
 def at_once_table(rows: Sequence[AtOnceRow], title: str) -> Table:
@@ -119,10 +112,8 @@ def details(rows: Sequence[AtOnceRow]) -> list[str]:
                 + ", ".join(f"{name} {count / total:.0%}" for name, count in cuts)
                 + (f" · time in the server: {spent}" if spent else "")
             )
-    bend = knee(rows)
-    if bend is not None:
-        last = "; it is the last level measured, so the curve may go on" if bend is rows[-1] else ""
-        lines.append(f"{KNEE_RULE}{last}.")
+    if (rule := knee_line(rows)) is not None:
+        lines.append(rule)
     if any(row.answered < _FEW for row in rows):
         lines.append(f"P99 of fewer than {_FEW} answers is the largest of them; a longer --duration gives it meaning.")
     lines += [

@@ -1,7 +1,6 @@
 """The command line of the load test."""
 
 import contextlib
-import json
 import shlex
 import signal
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from aie.bench.routing import Router
-from aie.console import check_writable, write_json
 from aie_engine import InvalidInputError
 
 if TYPE_CHECKING:
@@ -84,6 +82,12 @@ def bench(
     rows_path: Annotated[
         Path | None, typer.Option("--rows", help="Also write every single request to this file, as JSON lines.")
     ] = None,
+    markdown_path: Annotated[
+        Path | None, typer.Option("--markdown", help="Also write the report to this file, as Markdown.")
+    ] = None,
+    html_path: Annotated[
+        Path | None, typer.Option("--html", help="Also write it as one page with charts that needs no network.")
+    ] = None,
 ) -> None:
     """Load-test a server: throughput, latency, memory and batch size, by clients or by rate.
 
@@ -91,8 +95,8 @@ def bench(
     requests go out when they are due, and latencies count from then. TTFT is the time to the first text, ITL the time
     between two events with text, TPOT the mean time per token after the first, E2E the time to the last byte. What was
     refused, late or cut stays in the count of requests; percentiles of too few samples are not printed. For models that
-    answer at once the table says how full batches were, why they were cut, and where the knee of the curve is. Exit
-    code 1 when a request failed.
+    answer at once the table says how full batches were and why they were cut. The knee is the level of most throughput
+    per latency. Ctrl-C ends the test and not its report. Exit code 1 when a request failed.
 
     \b
       aie bench                                  a server of its own
@@ -100,77 +104,28 @@ def bench(
       aie bench compare A.json B.json            two files of --json: faster,
                                                  slower, or no difference shown
     """
+    from aie.bench.measure import run_test
     from aie.bench.options import BenchOptions
+    from aie.bench.outputs import Outputs
 
+    outputs = Outputs(json_path, rows_path, markdown_path, html_path)
     options = BenchOptions(
         url=url, model=model, endpoint=endpoint, concurrency=concurrency, rate=rate, arrivals=arrivals,
         burstiness=burstiness, max_in_flight=max_in_flight, requests=requests, duration=duration, lengths=lengths,
         input_tokens=input_tokens, output_tokens=output_tokens, shared_prefix=shared_prefix, cancel=cancel, slo=slo,
         find_max=find_max, repeat=repeat, seed=seed, timeout_s=timeout_s, api_key=api_key, serve_args=serve_args,
-        json_path=json_path, rows_path=rows_path,
+        rows_path=rows_path,
     )  # fmt: skip
-    for path in (json_path, rows_path):
-        if path is not None:
-            check_writable(path)
+    outputs.check()
     # `timeout` and service managers end a program with SIGTERM: as with Ctrl-C, no server of ours may stay behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.ExitStack() as stack:
         target = _target(stack, options)
-        found, failed = _generated(target, options) if options.generates else _at_once(target, options)
-    if json_path is not None:
-        from aie.bench.recorded import FORMAT
-        from aie.bench.show import context
-
-        write_json(
-            json_path,
-            {
-                "format": FORMAT,
-                "url": target.endpoint.url,
-                "model": target.model,
-                "endpoint": endpoint,
-                "lengths": options.shape,
-                "test": options.test,
-                "context": context(),
-                **found,
-            },
-        )
-    if not found["complete"]:
+        measured = run_test(target, options)
+    outputs.write(measured.document, measured.requests)
+    if not measured.document["complete"]:
         raise typer.Exit(130)
-    raise typer.Exit(1 if failed else 0)
-
-
-def _generated(target: "Target", options: "BenchOptions") -> tuple[dict[str, object], bool]:
-    """The report, and whether a request failed."""
-    from aie.bench.streaming import run_streaming
-
-    report = run_streaming(target, options)
-    if options.rows_path is not None:
-        with options.rows_path.open("w") as file:
-            for row in report.requests:
-                file.write(json.dumps(row) + "\n")
-    return report.as_json(), report.failed
-
-
-def _at_once(target: "Target", options: "BenchOptions") -> tuple[dict[str, object], bool]:
-    """The same for a model that answers at once."""
-    from aie.bench.at_once_levels import plan_at_once, run_at_once_levels, show_at_once
-    from aie.bench.at_once_report import AtOnceRow, knee
-    from aie.bench.streaming import until_interrupted
-
-    rows: list[AtOnceRow] = []
-    plan = plan_at_once(
-        target, options.endpoint, options.levels, requests=options.requests, duration_s=options.duration,
-        shape=options.shape, input_tokens=options.bounds, seed=options.seed, timeout_s=options.timeout_s,
-    )  # fmt: skip
-    complete = until_interrupted(lambda: run_at_once_levels(target, plan, rows))
-    show_at_once(rows, plan, target)
-    bend = knee(rows)
-    found: dict[str, object] = {
-        "complete": complete,
-        "levels": [row.as_json() for row in rows],
-        "knee": None if bend is None else bend.concurrency,
-    }
-    return found, any(row.failed for row in rows)
+    raise typer.Exit(1 if measured.failed else 0)
 
 
 def _target(stack: contextlib.ExitStack, options: "BenchOptions") -> "Target":

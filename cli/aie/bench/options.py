@@ -43,7 +43,6 @@ class BenchOptions:
     timeout_s: float = 300.0
     api_key: str | None = None
     serve_args: str = ""
-    json_path: Path | None = None
     rows_path: Path | None = None
 
     def __post_init__(self) -> None:

@@ -7,10 +7,12 @@ from dataclasses import asdict, dataclass
 from rich import box
 from rich.table import Table
 
+from aie.bench.knee import knee, knee_line
 from aie.bench.load import LevelResult
 from aie.bench.slo import Slo
 from aie.bench.statistics import Interval, median_interval, min_samples, percentile, tail, upper_bound
 from aie.bench.steady import steady_window
+from aie.bench.timeline import Timeline, timeline
 
 __all__ = ["Latency", "Row", "latency_table", "load_table", "notes", "summarize"]
 
@@ -80,6 +82,7 @@ class Row:
     peak_rss_bytes: int | None
     mean_batch: float | None
     errors: dict[str, int]
+    timeline: Timeline | None = None
 
     def as_json(self) -> dict[str, object]:
         """For `--json`."""
@@ -89,6 +92,12 @@ class Row:
     def label(self) -> str:
         """What was asked of the server."""
         return str(self.concurrency) if self.offered_per_s is None else f"{self.offered_per_s:g}/s"
+
+    @property
+    def power(self) -> float:
+        """Requests/s per second of median latency; 0 where nothing was answered."""
+        p50 = self.e2e.p50 if self.offered_per_s is None else self.due_e2e.p50
+        return self.requests_per_s / (p50 / 1e3) if p50 else 0.0
 
     @property
     def is_client_bound(self) -> bool:
@@ -134,6 +143,7 @@ def summarize(result: LevelResult, slo: Slo | None = None) -> Row:
         peak_rss_bytes=result.peak_rss_bytes,
         mean_batch=result.mean_batch,
         errors=dict(Counter(one.error for one in result.outcomes if one.error is not None)),
+        timeline=timeline(result.outcomes, result.start_s, result.wall_s),
     )
 
 
@@ -145,6 +155,9 @@ def load_table(rows: Sequence[Row], title: str, *, slo: Slo | None = None) -> Ta
     names += ["tokens\nper s", "…steady", "answered", "refused", "late", "cut", "error", "memory\nMB", "mean\nbatch"]
     for name in names:
         view.add_column(name, justify="right", no_wrap=True)
+    bend = knee(rows)
+    if bend is not None:
+        view.add_column("", no_wrap=True)
     for row in rows:
         good = [] if slo is None else [f"{(row.good or 0) / row.wall_s:.2f}"]
         ends = row.ends
@@ -153,6 +166,7 @@ def load_table(rows: Sequence[Row], title: str, *, slo: Slo | None = None) -> Ta
             _cell(row.steady_tokens_per_s, 1), f"{row.answered}/{row.requests}", str(ends["rejected"]),
             str(ends["timed out"]), str(ends["cut"]), str(ends["failed"]),
             "–" if row.peak_rss_bytes is None else f"{row.peak_rss_bytes / 1e6:.0f}", _cell(row.mean_batch, 1),
+            *([] if bend is None else ["◀ knee" if row.label == bend.label else ""]),
         )  # fmt: skip
     return view
 
@@ -186,6 +200,8 @@ def notes(rows: Sequence[Row]) -> list[str]:
             f"– under P90 or P99: too few samples to speak of them (P90 needs {min_samples(0.9)}, P99 "
             f"{min_samples(0.99)}; a level here has {fewest}). More with --requests or --duration."
         )
+    if (rule := knee_line(rows)) is not None:
+        lines.append(rule)
     for row in rows:
         name = f"{row.label} clients" if row.offered_per_s is None else row.label
         if row.is_client_bound:

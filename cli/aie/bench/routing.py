@@ -20,7 +20,7 @@ class Router(TyperCommand):
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         if args and args[0] in _SUBCOMMANDS:
             command = _SUBCOMMANDS[args[0]]()
-            inner = typer.Typer(rich_markup_mode=None)
+            inner = typer.Typer(rich_markup_mode=None, add_completion=False)
             inner.command(args[0])(command)
             made = typer.main.get_command(inner)
             return made.make_context(f"{info_name} {args[0]}", args[1:], parent=parent, **extra)

@@ -5,11 +5,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from aie.bench.arrivals import Rate
+from aie.bench.curve import curve_lines
 from aie.bench.find_max import Probe, Search, find_max, judge
+from aie.bench.knee import knee
 from aie.bench.load import LevelResult, as_row
 from aie.bench.options import BenchOptions
+from aie.bench.recorded import level_label
 from aie.bench.repeats import Repeated, repeated_table
-from aie.bench.report import Row, summarize
+from aie.bench.report import Row, notes, summarize
 from aie.bench.show import print_view
 from aie.bench.slo import Slo
 from aie.bench.streaming_levels import (
@@ -55,8 +58,20 @@ class StreamingReport:
 
     def as_json(self) -> dict[str, object]:
         """For `--json`."""
-        found = {} if self.search is None else {"find_max": _search_json(self.search)}
-        return {"complete": self.complete, "levels": [row.as_json() for row in self.rows], **found}
+        rows = self.rows
+        levels = [row.as_json() for row in rows]
+        bend = None if self.search is not None else knee(rows)
+        found: dict[str, object] = {"complete": self.complete, "levels": levels,
+                                    "knee": None if bend is None else level_label(bend.as_json()),
+                                    "notes": notes(rows)}  # fmt: skip
+        if self.search is not None:
+            found |= {"find_max": _search_json(self.search), "verdict": self.verdict}
+        return found
+
+    @property
+    def verdict(self) -> str | None:
+        """Of a search."""
+        return None if self.search is None else f"Highest rate that keeps {self.slo}: {self.search.verdict()}."
 
     @property
     def failed(self) -> bool:
@@ -90,8 +105,10 @@ def run_streaming(target: Target, options: BenchOptions) -> StreamingReport:
     if options.repeat > 1:
         print_view(repeated_table(Repeated.of(rows)))
     print_footer(rows, target)
-    if report.search is not None:
-        print(f"Highest rate that keeps {report.slo}: {report.search.verdict()}.")
+    for line in curve_lines(report.as_json()):
+        print(line)
+    if report.verdict is not None:
+        print(report.verdict)
     return report
 
 

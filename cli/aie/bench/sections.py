@@ -1,0 +1,136 @@
+"""A report as tables of words, for every format that has tables."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aie.bench.recorded import level_label
+
+__all__ = ["Section", "facts", "sections"]
+
+Level = Mapping[str, Any]
+Column = tuple[str, Callable[[Level], str]]
+
+_LATENCIES = {
+    "ttfr": "TTFR", "ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E", "due_ttft": "TTFT from schedule",
+    "due_e2e": "E2E from schedule", "lag": "sent late by",
+}  # fmt: skip
+_DEFINITIONS = (
+    "TTFR: to the first byte of the answer; TTFT: to the first text; ITL: between two events with text; TPOT: mean "
+    "time per token after the first; E2E: to the last byte. All of answered requests, from sending; from schedule: "
+    "from when the request was due.",
+    "P90 and P99 are given where there are enough samples to speak of them (64 and 662); the bound is what the true "
+    "P99 stays below with 99 % confidence.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One table; the first column names the row."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def sections(document: Mapping[str, Any]) -> list[Section]:
+    """What went through; and of models that generate, how long it took."""
+    levels: Sequence[Level] = document["levels"]
+    if not levels:
+        return []
+    if "output_tokens_per_s" not in levels[0]:
+        return [_table("By clients", levels, _AT_ONCE, document.get("knee"))]
+    throughput = _table("What went through", levels, _GENERATED, document.get("knee"))
+    found = [throughput, _latencies(levels)]
+    if any(level.get("server") for level in levels):
+        found.append(_server(levels))
+    return found
+
+
+def facts(document: Mapping[str, Any]) -> list[str]:
+    """Sentences: what was measured, with what, and what to make of it."""
+    told = [f"{document['model']} at {document['url']}, {document['endpoint']}, {document['lengths']} lengths."]
+    told.append(" · ".join(f"{name} {value}" for name, value in document["context"].items()))
+    if document.get("test"):
+        told.append("Asked: " + ", ".join(f"{name} {value}" for name, value in document["test"].items() if value))
+    if not document["complete"]:
+        told.append("Interrupted: the last level is of a part of its requests.")
+    if document.get("verdict"):
+        told.append(document["verdict"])
+    told += document.get("notes", ())
+    return told if "p50_ms" in (document["levels"] or [{}])[0] else [*told, *_DEFINITIONS]
+
+
+def _table(title: str, levels: Sequence[Level], columns: Sequence[Column], knee: object) -> Section:
+    rows = []
+    for level in levels:
+        mark = " (knee)" if level_label(level) == knee else ""
+        rows.append([level_label(level) + mark, *(cell(level) for _, cell in columns)])
+    return Section(title, ["level", *(name for name, _ in columns)], rows)
+
+
+def _latencies(levels: Sequence[Level]) -> Section:
+    rows = []
+    for level in levels:
+        for key, name in _LATENCIES.items():
+            found = level[key]
+            if found["count"]:
+                values = [_number(found[part]) for part in ("mean", "p50", "p90", "p99", "p99_bound", "max")]
+                rows.append([level_label(level), name, *values, str(found["count"])])
+    header = ["level", "metric", "mean", "P50", "P90", "P99", "P99 bound", "largest", "samples"]
+    return Section("How long it took, in ms", header, rows)
+
+
+def _server(levels: Sequence[Level]) -> Section:
+    names = list(dict.fromkeys(name for level in levels for name in (level.get("server") or {})))
+    rows = [
+        [level_label(level), *(_plain((level.get("server") or {}).get(name)) for name in names)] for level in levels
+    ]
+    return Section("What the server counted meanwhile", ["level", *(name.replace("_", " ") for name in names)], rows)
+
+
+def _plain(value: object) -> str:
+    return _number(value) if isinstance(value, float) else "–" if value is None else str(value)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def _megabytes(level: Level) -> str:
+    found = level["peak_rss_bytes"]
+    return "–" if found is None else f"{found / 1e6:.0f}"
+
+
+def _end(kind: str) -> Callable[[Level], str]:
+    return lambda level: str(level["ends"][kind])
+
+
+def _good(level: Level) -> str:
+    return "–" if level["good"] is None else f"{level['good'] / level['wall_s']:.2f}"
+
+
+_GENERATED: Sequence[Column] = (
+    ("answered per s", lambda level: _number(level["requests_per_s"])),
+    ("good per s", _good),
+    ("tokens per s", lambda level: _number(level["output_tokens_per_s"])),
+    ("steady", lambda level: _number(level["steady_tokens_per_s"])),
+    ("answered", lambda level: f"{level['answered']}/{level['requests']}"),
+    ("refused", _end("rejected")),
+    ("late", _end("timed out")),
+    ("cut", _end("cut")),
+    ("cancelled", _end("cancelled")),
+    ("error", _end("failed")),
+    ("memory MB", _megabytes),
+    ("mean batch", lambda level: _number(level["mean_batch"])),
+)
+_AT_ONCE: Sequence[Column] = (
+    ("requests per s", lambda level: _number(level["requests_per_s"])),
+    ("P50 ms", lambda level: _number(level["p50_ms"])),
+    ("P99 ms", lambda level: _number(level["p99_ms"])),
+    ("errors", lambda level: f"{level['failed']}/{level['requests']}"),
+    ("memory MB", _megabytes),
+    ("mean batch", lambda level: _number(level["window"]["mean_batch"])),
+)
