@@ -1,6 +1,7 @@
 """Speed of the native kernels on the shapes of SmolLM2-135M with random weights, beside this machine's own limits.
 
     python benchmarks/kernels.py [--threads 2] [--formats Q4_1,Q8_0] [--tokens 1,8,32] [--context 128] [--seconds 1]
+                                 [--activations int8]
 
 Each line is the median of as many steps as fit into --seconds (at least three): a whole step of the model, T sequences
 of one token each with --context positions behind them (a decode step), or for the columns marked p one prompt of T
@@ -18,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from aie_tensor import DType, Matrix, native, quantize
+from aie_tensor.ops import ACTIVATIONS, Activations
 
 LAYERS, C, F, V, H, G, D, BLOCK = 30, 576, 1536, 49152, 9, 3, 64, 16
 
@@ -51,7 +53,16 @@ def numpy_gflop_s(num_tokens: int, seconds: float) -> float:
 class Model:
     """A plan of SmolLM2's operators with random weights of one format."""
 
-    def __init__(self, lib: native.NativeLibrary, dtype: DType, *, threads: int, max_tokens: int, context: int) -> None:
+    def __init__(
+        self,
+        lib: native.NativeLibrary,
+        dtype: DType,
+        *,
+        threads: int,
+        max_tokens: int,
+        context: int,
+        activations: Activations = "fp32",
+    ) -> None:
         rng = np.random.default_rng(0)
         self.max_tokens = max_tokens
         self.max_context = max(context + 1, max_tokens)
@@ -64,7 +75,7 @@ class Model:
         def weight(n: int, k: int) -> native.PackedMatrix:
             values = quantize(rng.standard_normal((64, k), np.float32) / np.float32(np.sqrt(k)), dtype).data
             matrix = Matrix(dtype, (n, k), np.resize(values, n * (len(values) // 64)))
-            packed = native.PackedMatrix.pack(lib, matrix)
+            packed = native.PackedMatrix.pack(lib, matrix, activations=activations)
             self.weight_bytes += packed.nbytes
             self.table = matrix
             return packed
@@ -137,6 +148,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--context", type=int, default=128)
     parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--activations", default="fp32", choices=ACTIVATIONS, help="int8: formats Q8_0, Q4_0, Q4_1")
     parser.add_argument("--flags", help="compiler flags instead of this CPU's, e.g. '-mavx2 -mfma -mf16c'")
     options = parser.parse_args()
     lib = native.load(report=print, flags=options.flags.split() if options.flags else None)
@@ -146,7 +158,12 @@ def main() -> None:
         print(f"NumPy product, T = {t}: {numpy_gflop_s(t, options.seconds):.0f} GFLOP/s")
     for name in options.formats.split(","):
         model = Model(
-            lib, DType[name], threads=options.threads, max_tokens=max(*tokens, options.prompt), context=options.context
+            lib,
+            DType[name],
+            threads=options.threads,
+            max_tokens=max(*tokens, options.prompt),
+            context=options.context,
+            activations=options.activations,
         )
         read = memory_read_gb_s(model.weight_bytes, options.threads, options.seconds)
         print(f"{name}: {model.weight_bytes / 1e6:.0f} MB of weights; reading as many bytes: {read:.1f} GB/s")
