@@ -14,6 +14,7 @@ from aie import (
     load,
     memdebug,
     models,
+    profile,
     quantize,
     reload,
     serve,
@@ -56,6 +57,7 @@ quantize.register(app)
 convert.register(app)
 memdebug.register(app)
 top.register(app)
+profile.register(app)
 simulate.register(app)
 stage.register(app)
 doctor.register(app)

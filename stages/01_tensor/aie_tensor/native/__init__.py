@@ -10,8 +10,8 @@
     plan.py      PlanBuilder, Plan: a model's operators as one native call
     src/         the C sources, best read in this order:
                  simd.h, vector_math.h, formats.h, pack.c, micro.h, micro.c, matmul.c, sums.h, rows.c, elementwise.c,
-                 rotary.c, attention.h, attention.c, causal.c, encoder.c, dense.h, conv.c, windows.c, walks.c, nms.c,
-                 pool.h, pool.c, plan.h, plan.c
+                 rotary.c, kv.h, kv.c, kv_tiles.c, attention.h, attention.c, causal.c, encoder.c,
+                 dense.h, conv.c, windows.c, walks.c, nms.c, pool.h, pool.c, plan.h, plan.c
 
 Activations are float32, unless a matrix was packed for int8 ones; weights keep the bits of their file. A token's result
 has the same bits whatever else is in its batch, however its prompt was cut into chunks, and however many threads work:
@@ -24,7 +24,7 @@ from aie_tensor.native.constants import Constants
 from aie_tensor.native.dense_operators import Windows
 from aie_tensor.native.library import NativeLibrary, load
 from aie_tensor.native.packed import PackedMatrix
-from aie_tensor.native.plan import Buffer, KVLayout, Plan, PlanBuilder
+from aie_tensor.native.plan import Buffer, KVLayout, OpTime, Plan, PlanBuilder
 from aie_tensor.native.step import StatelessArrays, StepArrays
 from aie_tensor.native.structs import DOT_FORMATS, FORMATS, INDICES, MAX_DIMS
 
@@ -39,6 +39,7 @@ __all__ = [
     "KVLayout",
     "NativeLibrary",
     "NativeUnavailableError",
+    "OpTime",
     "PackedMatrix",
     "Plan",
     "PlanBuilder",

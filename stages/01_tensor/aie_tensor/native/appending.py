@@ -89,6 +89,11 @@ class Appender:
         assert min(self.num_threads, self.max_tokens, self.max_context, self.max_items) >= 1, self
 
     @property
+    def num_ops(self) -> int:
+        """Operators appended so far."""
+        return len(self._ops)
+
+    @property
     def _max_rows(self) -> int:
         """The most rows that any operator may have."""
         fixed = [int(op.fixed_rows) for op in self._ops]

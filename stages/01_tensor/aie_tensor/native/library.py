@@ -49,8 +49,10 @@ class NativeLibrary:
             "aie_plan_create": (address, [ctypes.POINTER(PlanSpecC)]),
             "aie_plan_scratch_bytes": (int64, [ctypes.POINTER(PlanSpecC)]),
             "aie_plan_run": (None, [address, ctypes.POINTER(StepC)]),
-            "aie_plan_profile": (None, [address, address, address]),
+            "aie_plan_profile": (int64, [address, address, address]),
             "aie_plan_free": (None, [address]),
+            "aie_peak_flops": (ctypes.c_double, [int32, ctypes.c_double]),
+            "aie_peak_read": (ctypes.c_double, [int32, int64, ctypes.c_double]),
         }
         for name, (result, arguments) in signatures.items():
             function = getattr(library, name)
@@ -92,12 +94,19 @@ class NativeLibrary:
         self.c.aie_map(OP_NAMES.index(name), constant, pointer(x), x.size, pointer(out))
         return out
 
-    def plan_profile(self, plan: int) -> list[tuple[str, int, int]]:
-        """Time and calls of each kind of operator that ran: [(name, nanoseconds, calls)], longest first."""
-        ns, calls = np.zeros(len(OP_NAMES), np.int64), np.zeros(len(OP_NAMES), np.int64)
-        self.c.aie_plan_profile(plan, pointer(ns), pointer(calls))
-        rows = [(name, int(t), int(n)) for name, t, n in zip(OP_NAMES, ns, calls, strict=True) if n]
-        return sorted(rows, key=lambda row: -row[1])
+    def peak_flops(self, num_threads: int, seconds: float = 0.3) -> float:
+        """fp32 operations per second of this machine at best, a fused multiply-add counting as two: the shortest of
+        the runs that fit into `seconds`. Nothing else should run meanwhile."""
+        return self._measured(self.c.aie_peak_flops(num_threads, seconds))
+
+    def peak_read(self, num_threads: int, nbytes: int, seconds: float = 0.3) -> float:
+        """Bytes per second that `num_threads` read from `nbytes` of memory, at best."""
+        return self._measured(self.c.aie_peak_read(num_threads, nbytes, seconds))
+
+    def _measured(self, figure: float) -> float:
+        if figure < 0:
+            raise OutOfMemoryError("The machine refuses memory or threads for a measurement.")
+        return float(figure)
 
 
 def load(

@@ -9,7 +9,10 @@ batch, P blocks of the KV cache, A positions per block.
 """
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from aie_tensor.errors import OutOfMemoryError
 from aie_tensor.native.appending import Buffer, KVLayout
@@ -18,9 +21,9 @@ from aie_tensor.native.dense_operators import DenseOperators
 from aie_tensor.native.library import NativeLibrary, pointer
 from aie_tensor.native.row_operators import RowOperators
 from aie_tensor.native.step import Limits, StatelessArrays, StepArrays
-from aie_tensor.native.structs import OpC, PlanSpecC, StepC
+from aie_tensor.native.structs import OP_NAMES, OpC, PlanSpecC, StepC
 
-__all__ = ["Buffer", "KVLayout", "Plan", "PlanBuilder"]
+__all__ = ["Buffer", "KVLayout", "OpTime", "Plan", "PlanBuilder"]
 
 
 @dataclass
@@ -47,17 +50,37 @@ class PlanBuilder(RowOperators, AttentionOperators, DenseOperators):
             self.max_tokens, self.max_context, num_blocks, block_size, self.max_items, dict(self._index_sizes)
         )
         alive = [self.kv, partials, *self._alive, *self._tables.values()]
-        return Plan(self.lib, handle, limits, alive, int(self.lib.c.aie_plan_scratch_bytes(ctypes.byref(spec))))
+        scratch_bytes = int(self.lib.c.aie_plan_scratch_bytes(ctypes.byref(spec)))
+        names = [OP_NAMES[op.kind] for op in self._ops]
+        return Plan(self.lib, handle, limits, alive, scratch_bytes, names, self.profile)
+
+
+@dataclass(frozen=True, slots=True)
+class OpTime:
+    """One operator of a profiled plan; thread 0's time, waiting for the others included."""
+
+    name: str  # its kind
+    total_ns: int  # of all runs
+    last_begin_ns: int  # in the last run, on CLOCK_MONOTONIC
+    last_ns: int
 
 
 class Plan:
     """A built plan. One step at a time; `close` (or leaving the `with`) joins its threads and frees its memory."""
 
     def __init__(
-        self, lib: NativeLibrary, handle: int, limits: Limits, alive: list[object], scratch_bytes: int
+        self,
+        lib: NativeLibrary,
+        handle: int,
+        limits: Limits,
+        alive: list[object],
+        scratch_bytes: int,
+        names: Sequence[str],
+        is_profiled: bool,
     ) -> None:
         self.scratch_bytes = scratch_bytes  # of all threads together, from C's own allocator
         self._lib, self._handle, self._limits, self._alive = lib, handle, limits, alive
+        self._names, self._is_profiled, self._num_runs = names, is_profiled, 0
 
     def run(self, step: StepArrays | StatelessArrays) -> None:
         """Run every operator for this step. Not to be called by two threads at once."""
@@ -77,12 +100,29 @@ class Plan:
                 num_tokens=step.num_tokens, num_sequences=len(step.seq_starts) - 1, num_items=step.num_items,
                 seq_starts=pointer(step.seq_starts), **{name: pointer(array) for name, array in step.indices.items()},
             )  # fmt: skip
+        self._num_runs += 1
         self._lib.c.aie_plan_run(self._handle, ctypes.byref(structure))
 
     def profile(self) -> list[tuple[str, int, int]]:
         """[(operator, nanoseconds, calls)] since the build, longest first; empty unless built with profile=True."""
+        spent: dict[str, tuple[int, int]] = {}
+        for timed in self.profile_ops():
+            ns, calls = spent.get(timed.name, (0, 0))
+            spent[timed.name] = (ns + timed.total_ns, calls + self._num_runs)
+        return sorted(((name, ns, calls) for name, (ns, calls) in spent.items()), key=lambda row: -row[1])
+
+    def profile_ops(self) -> list[OpTime]:
+        """Every operator in the order in which they run; empty before the first run, and unless built with profile."""
         assert self._handle, "the plan is closed"
-        return self._lib.plan_profile(self._handle)
+        if not self._is_profiled or not self._num_runs:
+            return []
+        ns, ends = (np.zeros(len(self._names), np.int64) for _ in range(2))
+        begin = int(self._lib.c.aie_plan_profile(self._handle, pointer(ns), pointer(ends)))
+        timed = []
+        for name, total, end in zip(self._names, ns.tolist(), ends.tolist(), strict=True):
+            timed.append(OpTime(name, total, begin, end - begin))
+            begin = end
+        return timed
 
     def close(self) -> None:
         """Join the threads and free the memory; again is harmless."""

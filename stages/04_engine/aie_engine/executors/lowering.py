@@ -55,6 +55,7 @@ class Lowering:
         self.buffer = buffer
         self.shapes = graph.shapes
         self.expanded: dict[DType, int] = {}
+        self.origins: list[str] = []  # of each operator of the plan, the node that it came from
         self._weights = graph.weights
         self._converter = converter
         self._shared = shared
@@ -74,6 +75,7 @@ class Lowering:
         self._pack_ahead(nodes)
         for node in nodes:
             _OPERATORS[node.op][0](self, node)
+            self.origins += [node.name] * (self.builder.num_ops - len(self.origins))
 
     def rows(self, name: str) -> Any:
         """Over which rows the value's operator runs: its first axis."""
@@ -96,6 +98,10 @@ class Lowering:
     def vector(self, name: str) -> Float32Array:
         """A weight as float32, in its own shape."""
         return self._weights[name].dequantize()
+
+    def packed_bytes(self) -> dict[str, int]:
+        """Of each weight that was packed."""
+        return {name: packed.nbytes for name, packed in self._packed.items()}
 
     def pack_array(self, array: Float32Array) -> PackedMatrix:
         """Weights [N, K] in float32, as the kernels read them."""

@@ -18,7 +18,7 @@ from aie_engine.executors.protocol import Float32Array, KernelKind
 from aie_engine.kv_cache import KVCache
 from aie_loader import Graph, WeightConverter, lifetimes, plan_memory
 from aie_tensor import MemoryPool
-from aie_tensor.native import Buffer, Constants, KVLayout, NativeLibrary, PlanBuilder, StepArrays
+from aie_tensor.native import Buffer, Constants, KVLayout, NativeLibrary, OpTime, PlanBuilder, StepArrays
 from aie_tensor.ops import Activations
 
 __all__ = ["NativeExecutor"]
@@ -73,9 +73,11 @@ class NativeExecutor:
             lowering.append(nodes)
             self.expanded = lowering.expanded
             """Bytes of float32 that weights of a type without a kernel take, by that type."""
+            self.origins, self.packed_bytes = lowering.origins, lowering.packed_bytes()
             # Everybody asks for it, and the logits are hot.
             self._best = constants.allocate(max_rows * 4, "likeliest tokens").view(np.int32)
             builder.argmax(self._buffer(graph.outputs[-1]), Buffer(self._best.ctypes.data, 1), "logits")
+            self.origins.append("argmax")
             constants.settle()
             self._plan = builder.build()
             cleanup.callback(self._plan.close)
@@ -114,6 +116,10 @@ class NativeExecutor:
     def profile(self) -> list[tuple[str, int, int]]:
         """[(operator, nanoseconds, calls)] since the start, when built with `profile`."""
         return self._plan.profile()
+
+    def profile_nodes(self) -> list[tuple[str, OpTime]]:
+        """[(node, its time)] of every operator in the order in which they run, when built with `profile`."""
+        return list(zip(self.origins, self._plan.profile_ops(), strict=False))
 
     def close(self) -> None:
         """Join the threads and give all memory back. Logits of earlier runs must not be read afterwards."""

@@ -23,7 +23,7 @@ from aie_engine.executors.shared_weights import SharedMemory, SharedWeights
 from aie_engine.executors.stateless_inputs import checked_inputs, checked_starts
 from aie_loader import Graph, Lifetime, Node, lifetimes, plan_memory
 from aie_tensor import InvalidInputError, MemoryPool
-from aie_tensor.native import INDICES, Buffer, Constants, NativeLibrary, PlanBuilder, StatelessArrays
+from aie_tensor.native import INDICES, Buffer, Constants, NativeLibrary, OpTime, PlanBuilder, StatelessArrays
 
 __all__ = ["NativeStatelessExecutor"]
 
@@ -82,6 +82,7 @@ class NativeStatelessExecutor:
                 weights.finish()
                 cleanup.callback(pool.adopt(weights.nbytes, owner="packed weights, shared").release)
             self.expanded = lowering.expanded
+            self.origins, self.packed_bytes = lowering.origins, lowering.packed_bytes()
             constants.settle()
             self._plan = builder.build()
             cleanup.callback(self._plan.close)
@@ -110,6 +111,10 @@ class NativeStatelessExecutor:
     def profile(self) -> list[tuple[str, int, int]]:
         """[(operator, nanoseconds, calls)] since the start, when built with `profile`."""
         return self._plan.profile()
+
+    def profile_nodes(self) -> list[tuple[str, OpTime]]:
+        """[(node, its time)] of every operator in the order in which they run, when built with `profile`."""
+        return list(zip(self.origins, self._plan.profile_ops(), strict=False))
 
     def close(self) -> None:
         """Join the threads and give all memory back."""

@@ -11,13 +11,18 @@ size_t attention_scratch_floats(int max_group, int head_dim) {
     return larger(causal, encoder) + 16;
 }
 
+/* Where row r of the tile begins in a buffer of `width` floats per token. */
+static size_t row_at(const Op *op, const Tile *tile, int r, int width) {
+    int group = group_of(op);
+    return (size_t)(tile->t0 + r / group) * (size_t)width + (size_t)((tile->head * group + r % group) * op->head_dim);
+}
+
 void load_queries(const Context *c, const Op *op, Tile *tile) {
-    int D = op->head_dim, group = group_of(op);
+    int D = op->head_dim;
     for (int r = 0; r < tile->rows; r++) {
-        int t = tile->t0 + r / group;
         float *q = tile->q + r * tile->ld;
-        memcpy(q, op->x + (size_t)t * (size_t)op->width + (size_t)(tile->head * group + r % group) * (size_t)D, sizeof(float) * (size_t)D);
-        if (op->cosines) rotate_head(op, q, c->step->positions[t]);
+        memcpy(q, op->x + row_at(op, tile, r, op->width), sizeof(float) * (size_t)D);
+        if (op->cosines) rotate_head(op, q, c->step->positions[tile->t0 + r / group_of(op)]);
         for (int d = 0; d < D; d += VW) vf_store(q + d, vf_load(q + d) * op->scale); /* rows are padded */
     }
 }
@@ -63,9 +68,9 @@ void sums_merge(const Tile *tile, Sums into, Sums part) {
 }
 
 void attention_finish(const Op *op, const Tile *tile, Sums sums) {
-    int D = op->head_dim, group = group_of(op);
+    int D = op->head_dim;
     for (int r = 0; r < tile->rows; r++) {
-        float *to = op->out + (size_t)(tile->t0 + r / group) * (size_t)op->out_width + (size_t)(tile->head * group + r % group) * (size_t)D;
+        float *to = op->out + row_at(op, tile, r, op->out_width);
         const float *from = sums.out + r * tile->ld;
         float inverse = 1.0f / sums.totals[r];
         for (int d = 0; d < D; d += VW) store_part(to + d, vf_load(from + d) * inverse, D - d);

@@ -164,7 +164,8 @@ static void mix_span(const Job *job, const Job *next, int start, int count, floa
         const uint8_t *values = value_at(&job->kv, start + j);
         runs[num_runs++] = (Run){values, upcoming(job, next, start, count, padded + j + AHEAD), num};
     }
-    mix_rows(s->kv_format, tile->rows, tile->scores, runs, num_runs, s->head_dim * kv_bytes(s->kv_format), s->head_dim, out, tile->ld);
+    mix_rows(s->kv_format, tile->rows, tile->scores, runs, num_runs, s->head_dim * kv_bytes(s->kv_format), s->head_dim, out,
+             tile->ld);
 }
 
 static void attend_span(const Context *c, const Op *op, const Job *job, const Job *next, int start, Sums sums) {
@@ -177,7 +178,8 @@ static void attend_span(const Context *c, const Op *op, const Job *job, const Jo
     score_span(job, next, start, count);
     for (int r = 0; r < tile->rows; r++) {
         float *scores = tile->scores + r * SPAN;
-        int position = c->step->positions[tile->t0 + r / group], visible = position + 1 - start < count ? position + 1 - start : count;
+        int position = c->step->positions[tile->t0 + r / group];
+        int visible = position + 1 - start < count ? position + 1 - start : count;
         int first = op->window && position - op->window + 1 > start ? position - op->window + 1 - start : 0;
         if (is_int8) multiply(scores, key_scales, count);
         if (op->softcap > 0.0f || op->slopes) adjust_scores(op, scores, tile->head * group + r % group, position, start, count);
@@ -191,8 +193,8 @@ static void attend(Context *c, const Op *op, Job *job, const Job *next) {
     Tile *tile = &job->tile;
     tile->q = c->scratch;
     tile->scores = tile->q + tile->rows * tile->ld;
-    float *free = tile->scores + tile->rows * SPAN;
-    Sums part = sums_at(free, tile->rows, tile->ld), whole = sums_at(free + sums_floats(tile->rows, tile->ld), tile->rows, tile->ld);
+    float *free = tile->scores + tile->rows * SPAN, *next_free = free + sums_floats(tile->rows, tile->ld);
+    Sums part = sums_at(free, tile->rows, tile->ld), whole = sums_at(next_free, tile->rows, tile->ld);
     load_queries(c, op, tile);
     if (job->alone) store_tile(c, op, job, free);
     if (job->partial) {
@@ -221,17 +223,17 @@ static void run_store(Context *c, const Op *op, int total) {
         }
 }
 
+enum { MOST_CLAIMED = 8 };
+
 static void run_attend(Context *c, const Op *op, int total) {
     Cursor at = first_sequence(c, op);
-    for (int item, n; (n = pool_claim(c->plan->pool, &c->ticket, total, 1, 8, &item));) {
-        Job job, next;
-        for (int i = 0; i <= n; i++, item++, job = next) {
-            if (i < n) {
-                while (item >= at.first + items_of(op, &at)) move_on(c, op, &at, items_of(op, &at));
-                next = job_of(c, op, &at, item - at.first);
-            }
-            if (i > 0) attend(c, op, &job, i < n ? &next : NULL);
+    for (int item, n; (n = pool_claim(c->plan->pool, &c->ticket, total, 1, MOST_CLAIMED, &item));) {
+        Job jobs[MOST_CLAIMED]; /* each, while it is worked on, fetches what the next one reads first */
+        for (int i = 0; i < n; i++) {
+            while (item + i >= at.first + items_of(op, &at)) move_on(c, op, &at, items_of(op, &at));
+            jobs[i] = job_of(c, op, &at, item + i - at.first);
         }
+        for (int i = 0; i < n; i++) attend(c, op, &jobs[i], i + 1 < n ? &jobs[i + 1] : NULL);
     }
 }
 
@@ -246,8 +248,8 @@ static void run_merge(Context *c, const Op *op, int total) {
             Tile *tile = &job.tile;
             Sums whole = sums_at(c->scratch, tile->rows, tile->ld);
             sums_clear(tile, whole);
-            for (int span = 0; span < at.spans; span++)
-                sums_merge(tile, whole, sums_at(job.partial + (size_t)span * sums_floats(tile->rows, tile->ld), tile->rows, tile->ld));
+            for (int span = 0; span < at.spans; span++, job.partial += sums_floats(tile->rows, tile->ld))
+                sums_merge(tile, whole, sums_at(job.partial, tile->rows, tile->ld));
             attention_finish(op, tile, whole);
         }
 }

@@ -13,10 +13,10 @@ static void transpose_keys(const float *keys, ptrdiff_t width, int count, int he
         int d = 0;
 #if VW >= 8
         for (; d + 4 <= head_dim; d += 4) {
-            __m128 a = _mm_loadu_ps(key[0] + d), b = _mm_loadu_ps(key[1] + d), e = _mm_loadu_ps(key[2] + d), f = _mm_loadu_ps(key[3] + d);
-            _MM_TRANSPOSE4_PS(a, b, e, f);
-            _mm_storeu_ps(out + d * SPAN + j, a), _mm_storeu_ps(out + (d + 1) * SPAN + j, b);
-            _mm_storeu_ps(out + (d + 2) * SPAN + j, e), _mm_storeu_ps(out + (d + 3) * SPAN + j, f);
+            __m128 row[4];
+            UNROLL for (int i = 0; i < 4; i++) row[i] = _mm_loadu_ps(key[i] + d);
+            _MM_TRANSPOSE4_PS(row[0], row[1], row[2], row[3]);
+            UNROLL for (int i = 0; i < 4; i++) _mm_storeu_ps(out + (d + i) * SPAN + j, row[i]);
         }
 #endif
         for (; d < head_dim; d++)

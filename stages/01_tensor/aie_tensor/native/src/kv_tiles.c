@@ -137,7 +137,8 @@ void score_odd_blocks(const KvHead *head, int rows, const float *q, ptrdiff_t ld
         const uint8_t *key = key_at(head, start + j);
         for (int r = 0; r < rows; r++) {
             float sum = 0.0f;
-            for (int d = 0; d < head->spec->head_dim; d++) sum = float_fma(kv_number(format, key + d * step), q[r * ldq + d], sum);
+            for (int d = 0; d < head->spec->head_dim; d++)
+                sum = float_fma(kv_number(format, key + d * step), q[r * ldq + d], sum);
             scores[r * SPAN + j] = sum;
         }
     }

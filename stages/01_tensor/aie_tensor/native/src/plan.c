@@ -51,14 +51,15 @@ static void walk(void *raw, int thread) {
     Context c = {plan, plan->step, thread, plan->scratch[thread], pool_ticket(plan->pool)};
     int timed = plan->spec.profile && thread == 0;
     int64_t start = timed ? now_ns() : 0;
+    if (timed) plan->last_start_ns = start;
     for (int i = 0; i < plan->spec.num_ops; i++) {
         const Op *op = &plan->spec.ops[i];
         run_op(&c, op);
         pool_wait(plan->pool, &c.ticket);
         if (timed) {
             int64_t end = now_ns();
-            plan->kind_ns[op->kind] += end - start;
-            plan->kind_calls[op->kind]++;
+            plan->op_ns[i] += end - start;
+            plan->last_end_ns[i] = end;
             start = end;
         }
     }
@@ -69,9 +70,11 @@ AIE_EXPORT void aie_plan_run(Plan *plan, const Step *step) {
     pool_run(plan->pool, walk, plan);
 }
 
-AIE_EXPORT void aie_plan_profile(const Plan *plan, int64_t *ns, int64_t *calls) {
-    memcpy(ns, plan->kind_ns, sizeof(int64_t) * NUM_KINDS);
-    memcpy(calls, plan->kind_calls, sizeof(int64_t) * NUM_KINDS);
+/* Of each operator the time in all runs, and when it ended in the last one; returns when that run began. */
+AIE_EXPORT int64_t aie_plan_profile(const Plan *plan, int64_t *ns, int64_t *last_end_ns) {
+    memcpy(ns, plan->op_ns, sizeof(int64_t) * (size_t)plan->spec.num_ops);
+    memcpy(last_end_ns, plan->last_end_ns, sizeof(int64_t) * (size_t)plan->spec.num_ops);
+    return plan->last_start_ns;
 }
 
 AIE_EXPORT void aie_plan_free(Plan *plan) {
@@ -79,8 +82,8 @@ AIE_EXPORT void aie_plan_free(Plan *plan) {
     for (int i = 0; plan->scratch && i < plan->spec.num_threads; i++) free(plan->scratch[i]);
     free(plan->scratch);
     free(plan->packed_rows);
-    free(plan->kind_ns);
-    free(plan->kind_calls);
+    free(plan->op_ns);
+    free(plan->last_end_ns);
     free((void *)plan->spec.ops);
     free(plan);
 }
@@ -122,9 +125,9 @@ AIE_EXPORT Plan *aie_plan_create(const PlanSpec *spec) {
     Op *ops = malloc(ops_bytes);
     plan->spec.ops = ops;
     plan->scratch = calloc((size_t)spec->num_threads, sizeof(float *));
-    plan->kind_ns = calloc(NUM_KINDS, sizeof(int64_t));
-    plan->kind_calls = calloc(NUM_KINDS, sizeof(int64_t));
-    int ok = ops && plan->scratch && plan->kind_ns && plan->kind_calls;
+    plan->op_ns = calloc((size_t)spec->num_ops + 1, sizeof(int64_t));
+    plan->last_end_ns = calloc((size_t)spec->num_ops + 1, sizeof(int64_t));
+    int ok = ops && plan->scratch && plan->op_ns && plan->last_end_ns;
     if (ops) memcpy(ops, spec->ops, ops_bytes);
     size_t bytes = thread_scratch_bytes(spec);
     for (int i = 0; ok && i < spec->num_threads; i++) ok = (plan->scratch[i] = aligned_area(bytes)) != NULL;

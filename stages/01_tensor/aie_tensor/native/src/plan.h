@@ -70,8 +70,9 @@ typedef struct Plan {
     Pool *pool;
     float **scratch;    /* one area per thread */
     float *packed_rows; /* of the product under way, see matmul.c */
-    int64_t *kind_ns;   /* [NUM_KINDS], thread 0's time, waiting included */
-    int64_t *kind_calls;
+    int64_t *op_ns;       /* [num_ops], thread 0's time in all runs, waiting included; with spec.profile */
+    int64_t *last_end_ns; /* [num_ops], of the last run */
+    int64_t last_start_ns;
 } Plan;
 
 /* What an operator sees: the plan, its own number among the threads, and its own scratch memory. */
