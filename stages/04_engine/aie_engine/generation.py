@@ -22,7 +22,7 @@ class Generation:
     """Token ids from `pool`, prompt and answer together; given back by `close`. Raises `OutOfMemoryError`."""
 
     __slots__ = (
-        "_memory", "constraint", "fault", "guessing", "is_closed", "max_tokens", "num_cached", "num_prompt",
+        "_memory", "constraint", "fault", "guessing", "max_tokens", "num_cached", "num_prompt",
         "num_to_score", "num_tokens", "params", "prompt_logprobs", "request_id", "row", "stop_ids", "tokens",
     )  # fmt: skip
 
@@ -47,7 +47,6 @@ class Generation:
         self.fault: ErrorInfo | None = None  # why it cannot go on, to be told by whoever ends it
         # What may follow a guess of a form's tokens is known only when they have come.
         self.guessing = Guessing() if guesses and constraint is None else None
-        self.is_closed = False
         self._memory = pool.allocate(4 * self.max_tokens, owner=Owner("token ids", request_id=request.request_id))
         self.tokens: Int32Array = self._memory.array(np.int32, self.max_tokens)  # prompt, then what was sampled
         self.tokens[: self.num_prompt] = request.prompt_ids
@@ -88,7 +87,7 @@ class Generation:
 
     def close(self) -> None:
         """Give the memory back: the request has ended."""
-        self.is_closed = True
+        self.guessing = None
         if self.constraint is not None:
             self.constraint.close()
             self.row.mask = None

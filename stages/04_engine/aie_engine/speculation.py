@@ -43,7 +43,7 @@ class Speculator:
             return
         room = self._max_drafts
         for member in members:
-            if member.guessing is None or member.is_closed:
+            if member.guessing is None:  # it makes none, or has ended meanwhile
                 continue
             most = min(self._most, room, member.max_tokens - member.num_tokens - 1)
             guesses = member.guessing.guess(member.tokens, member.num_tokens, most, price) if most > 0 else []
