@@ -34,10 +34,11 @@ def top(
     ] = None,
     api_key: Annotated[str | None, typer.Option(envvar="AIE_API_KEY", help="API key, if the server wants one.")] = None,
 ) -> None:
-    """What a server is doing: queue, batch, KV blocks, tokens, latencies, and where the time of its requests goes.
+    """What a server is doing, and where its requests' time goes.
 
-    On a terminal a picture that renews itself, elsewhere a line per model and look; Ctrl-C ends it. Everything is read
-    from /metrics, and from aie's own /debug/requests, whose open requests say what they wait for and on whose account.
+    Queue, batch, KV blocks, prefix cache, guesses, tokens, latencies, and the open requests: on a terminal a picture
+    that renews itself, elsewhere a line per model and look; Ctrl-C ends it. Everything is read from /metrics, and from
+    aie's own /debug/requests, whose requests say what they wait for and on whose account.
     """
     from aie.bench.client import Endpoint
     from aie.top.look import explain_request, look_at
