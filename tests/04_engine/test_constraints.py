@@ -229,6 +229,18 @@ def test_a_long_text_without_a_choice_is_not_tokenized_at_every_step(text: TextM
     assert 0 < longest <= 512
 
 
+@pytest.mark.parametrize("header", ["", "%llguidance {}\n", '  %llguidance {"no_forcing": false}\n'])
+@pytest.mark.parametrize("rule", ["start: /b+/{2}", 'start: "a" start', "start: x\nx: %lark {\nstart: /b+/{2}\n}\n"])
+def test_a_text_that_is_forced_for_ever_is_not_written_down(
+    maker: ConstraintMaker, text: TextModel, header: str, rule: str
+) -> None:
+    constraint = maker.make(ConstraintSpec("grammar", header + rule))
+    for _ in range(3):
+        constraint.accept(int(allowed(constraint)[0]))
+    with pytest.raises(ConstraintError, match="beginning only"):
+        maker.make(ConstraintSpec("grammar", f"{header}{rule}\n%llguidance {{}}"))
+
+
 def test_the_same_constraint_is_compiled_once_and_followed_separately(maker: ConstraintMaker, text: TextModel) -> None:
     spec = ConstraintSpec("regex", "ab|ba")
     first, second = maker.make(spec), maker.make(spec)

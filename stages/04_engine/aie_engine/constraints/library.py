@@ -5,7 +5,7 @@ from types import ModuleType
 
 from aie_engine.constraints.errors import ConstraintsUnavailableError
 
-__all__ = ["load_library", "require_library"]
+__all__ = ["load_library", "require_library", "to_lark"]
 
 _NAME = "llguidance"
 
@@ -23,6 +23,16 @@ def load_library() -> ModuleType:
     except ImportError as error:
         raise _missing() from error
     return llguidance
+
+
+def to_lark(grammar: str) -> str:
+    """A grammar in Lark's notation, as it stands, or in GBNF's, rewritten. Raises ValueError."""
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    try:
+        return str(any_to_lark(grammar))
+    except Exception as error:  # of its parser, which has no errors of its own
+        raise ValueError(f"as GBNF: {error}") from None
 
 
 def _missing() -> ConstraintsUnavailableError:

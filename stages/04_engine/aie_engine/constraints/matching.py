@@ -9,6 +9,7 @@ Axes: V vocabulary of the model; a mask has W = ⌈V/32⌉ words.
 """
 
 import json
+import re
 import threading
 import time
 from collections import OrderedDict
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aie_engine.constraints.errors import ConstraintError
-from aie_engine.constraints.library import load_library
+from aie_engine.constraints.library import load_library, to_lark
 from aie_engine.constraints.spec import ConstraintSpec
 from aie_engine.constraints.vocabulary import TokenSource, library_tokenizer
 
@@ -33,6 +34,7 @@ SPACING: Final[Mapping[str, object]] = {"whitespace_pattern": r"[ \n\r\t]{1,32}"
 _MAX_KEPT: Final = 32  # compiled constraints; clients ask for the same one again and again
 # Well below the defaults of the library: no ordinary schema comes near, and the worst expression delays a step less.
 _LIMITS: Final = {"max_lexer_states": 50_000, "step_lexer_fuel": 50_000, "step_max_items": 20_000}
+_HEADER: Final = re.compile(r"\A\s*%llguidance\s*\{[^{}]*\}")
 _FIRST_S, _PER_TOKEN_S = 0.25, 0.005  # an ordinary mask takes less than a millisecond
 _MAX_REASON_CHARS: Final = 300
 
@@ -160,10 +162,19 @@ class ConstraintMaker:
                 case "choice":
                     grammar = self._library.grammar_from("choice", spec.text)
                 case "grammar":
-                    grammar = self._library.grammar_from("grammar", spec.text)
+                    grammar = matcher.grammar_from_lark(_guarded(to_lark(spec.text)))
         except (ValueError, RecursionError) as error:
             raise ConstraintError(f"{spec.param} is refused: {_first_lines(str(error))}", param=spec.param) from None
         return str(grammar)
+
+
+def _guarded(lark: str) -> str:
+    """The grammar with forced text switched off: where one lexeme can go on for ever and nothing can follow it (`/b+/`
+    twice), the library would write down that text for ever. Raises ValueError for further headers."""
+    text = _HEADER.sub("", lark, count=1)
+    if "%llguidance" in text:
+        raise ValueError("%llguidance may stand at the beginning only, with plain options")
+    return f'%llguidance {{"no_forcing": true}}\n{text}'
 
 
 def _options(schema: str) -> Mapping[str, object]:
