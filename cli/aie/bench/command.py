@@ -51,7 +51,10 @@ def bench(
     ] = None,
     lengths: Annotated[
         str | None,
-        typer.Option(help="Of texts: uniform, lognormal or fixed. [generated: uniform; at once: lognormal]"),
+        typer.Option(
+            help="Of texts: uniform, lognormal, fixed, or file:PATH with a line for each request: tokens of input and "
+            "output. [generated: uniform; at once: lognormal]"
+        ),
     ] = None,
     input_tokens: Annotated[
         str | None,
@@ -61,6 +64,16 @@ def bench(
     shared_prefix: Annotated[
         int, typer.Option(min=0, help="Tokens that all prompts of a level begin with, such as a system prompt has.")
     ] = 0,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Replay real traffic: Mooncake's JSON lines or BurstGPT's CSV; to --requests or --duration."),
+    ] = None,
+    time_scale: Annotated[float, typer.Option(help="With --trace: 2 is half as fast, 0.5 twice.")] = 1.0,
+    length_scale: Annotated[float, typer.Option(help="With --trace: 0.1 is a tenth of its tokens.")] = 1.0,
+    turns: Annotated[
+        int, typer.Option(help="With --endpoint chat: turns of a conversation; each sends all that was said so far.")
+    ] = 1,
+    think_s: Annotated[float, typer.Option(help="With --turns: seconds between an answer and the next turn.")] = 0.0,
     cancel: Annotated[
         str | None, typer.Option(help="Clients that hang up: 0.1@20tok is a tenth of them, after 20 tokens.")
     ] = None,
@@ -70,6 +83,9 @@ def bench(
     ] = None,
     find_max: Annotated[
         bool, typer.Option("--find-max", help="With --slo: look for the highest rate that keeps it.")
+    ] = False,
+    engine: Annotated[
+        bool, typer.Option("--engine", help="The engine alone, in this process: no server, no HTTP.")
     ] = False,
     repeat: Annotated[int, typer.Option(help="Measure all levels so often, and print means with intervals.")] = 1,
     seed: Annotated[int, typer.Option(help="Same seed, same requests.")] = 0,
@@ -114,9 +130,14 @@ def bench(
         burstiness=burstiness, max_in_flight=max_in_flight, requests=requests, duration=duration, lengths=lengths,
         input_tokens=input_tokens, output_tokens=output_tokens, shared_prefix=shared_prefix, cancel=cancel, slo=slo,
         find_max=find_max, repeat=repeat, seed=seed, timeout_s=timeout_s, api_key=api_key, serve_args=serve_args,
-        rows_path=rows_path,
+        rows_path=rows_path, engine=engine,
     )  # fmt: skip
     outputs.check()
+    if engine:
+        from aie.bench.engine_alone import run_engine
+
+        outputs.write(run_engine(options), [])
+        return
     # `timeout` and service managers end a program with SIGTERM: as with Ctrl-C, no server of ours may stay behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.ExitStack() as stack:

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aie.bench.arrivals import ArrivalKind, Arrivals, Rate, parse_rates
+from aie.bench.lengths_file import PREFIX
 from aie.bench.slo import Slo, parse_slo
+from aie.bench.trace import Cut
 from aie.bench.workload import LENGTHS, Cancel, parse_cancel, parse_lengths
 from aie_engine import InvalidInputError
 
@@ -43,12 +45,23 @@ class BenchOptions:
     timeout_s: float = 300.0
     api_key: str | None = None
     serve_args: str = ""
+    trace: Path | None = None
+    time_scale: float = 1.0
+    length_scale: float = 1.0
+    turns: int = 1
+    think_s: float = 0.0
     rows_path: Path | None = None
+    engine: bool = False
 
     def __post_init__(self) -> None:
-        for flag, value, known in (("endpoint", self.endpoint, ENDPOINTS), ("lengths", self.shape, LENGTHS)):
-            if value not in known:
-                raise InvalidInputError(f"--{flag} is {value!r}; choose {', '.join(known)}.", param=flag)
+        if self.endpoint not in ENDPOINTS:
+            raise InvalidInputError(
+                f"--endpoint is {self.endpoint!r}; choose {', '.join(ENDPOINTS)}.", param="endpoint"
+            )
+        if self.lengths is not None and self.lengths not in LENGTHS and not self.lengths.startswith(PREFIX):
+            raise InvalidInputError(
+                f"--lengths is {self.lengths!r}; choose {', '.join(LENGTHS)} or {PREFIX}PATH.", param="lengths"
+            )
         self._check_numbers()
         self._check_together()
         _ = self.levels, self.rates, self.bounds, self.output_bounds, self.promise, self.leaving  # each checks itself
@@ -62,6 +75,8 @@ class BenchOptions:
     @property
     def shape(self) -> str:
         """How lengths are distributed."""
+        if self.trace is not None:
+            return "trace"
         return self.lengths or ("uniform" if self.generates else "lognormal")
 
     @property
@@ -72,6 +87,17 @@ class BenchOptions:
         if self.generates:
             return _PROMPT
         return (_SENTENCE_MEAN, _SENTENCE_MEAN) if self.shape == "fixed" else _SENTENCE
+
+    @property
+    def pairs_path(self) -> Path | None:
+        """The file of `--lengths file:PATH`."""
+        named = self.lengths is not None and self.lengths.startswith(PREFIX)
+        return Path(str(self.lengths).removeprefix(PREFIX)) if named else None
+
+    @property
+    def cut(self) -> Cut:
+        """How a trace is read."""
+        return Cut(self.requests, self.duration, self.time_scale, self.length_scale)
 
     @property
     def output_bounds(self) -> tuple[int, int]:
@@ -96,6 +122,11 @@ class BenchOptions:
         if self.generates:
             found |= {"output_tokens": list(self.output_bounds), "shared_prefix": self.shared_prefix,
                       "cancel": self.cancel}  # fmt: skip
+            if self.turns > 1:
+                found |= {"turns": self.turns, "think_s": self.think_s}
+        if self.trace is not None:
+            found |= {"trace": self.trace.name, "time_scale": self.time_scale, "length_scale": self.length_scale,
+                      "max_in_flight": self.max_in_flight, "input_tokens": None, "output_tokens": None}  # fmt: skip
         if self.rate is not None:
             found |= {"arrivals": self.arrivals, "max_in_flight": self.max_in_flight}
             if self.arrivals == "gamma":
@@ -135,8 +166,12 @@ class BenchOptions:
                 "--rate sends requests when they are due, --concurrency when others have been answered; give one.",
                 param="rate",
             )
-        if self.max_in_flight is not None and self.rate is None and not self.find_max:
+        if self.max_in_flight is not None and self.rate is None and self.trace is None and not self.find_max:
             raise InvalidInputError("--max-in-flight goes with --rate; without it use --concurrency.")
+        self._check_trace()
+        self._check_turns()
+        if self.engine:
+            self._check_engine()
         if self.find_max and self.slo is None:
             raise InvalidInputError("--find-max needs --slo, such as --slo ttft_p99<500ms,tpot_p99<50ms.", param="slo")
         if self.find_max and (self.rate is not None or self.concurrency is not None):
@@ -150,11 +185,57 @@ class BenchOptions:
                 f"--endpoint {self.endpoint} needs a model that answers at once; name one, such as --model minilm-l6.",
                 param="model",
             )
-        only = {"--shared-prefix": self.shared_prefix, "--rate": self.rate, "--cancel": self.cancel, "--slo": self.slo,
+        if self.pairs_path is not None:
+            raise InvalidInputError(
+                f"--lengths {PREFIX}PATH is for models that generate text, not for {self.endpoint}."
+            )
+        only = {"--trace": self.trace, "--shared-prefix": self.shared_prefix, "--rate": self.rate, "--cancel": self.cancel, "--slo": self.slo,
                 "--rows": self.rows_path, "--repeat": self.repeat > 1}  # fmt: skip
         for flag, value in only.items():
             if value:
                 raise InvalidInputError(f"{flag} is for models that generate text, not for {self.endpoint}.")
+
+    def _check_engine(self) -> None:
+        """Without a server there is nothing to send to, nobody to hang up on and no schedule."""
+        only = {"--url": self.url, "--rate": self.rate, "--find-max": self.find_max, "--slo": self.slo,
+                "--cancel": self.cancel, "--duration": self.duration, "--rows": self.rows_path,
+                "--repeat": self.repeat > 1}  # fmt: skip
+        for flag, value in only.items():
+            if value:
+                raise InvalidInputError(f"{flag} is about a server; --engine measures the engine alone.")
+        if not self.generates:
+            raise InvalidInputError(f"--engine is for models that generate text, not for {self.endpoint}.")
+
+    def _check_trace(self) -> None:
+        for flag, scale in (("time-scale", self.time_scale), ("length-scale", self.length_scale)):
+            if not 0 < scale < 1e6:
+                raise InvalidInputError(f"--{flag} must be positive.", param=flag)
+        if self.trace is None:
+            if (self.time_scale, self.length_scale) != (1.0, 1.0):
+                raise InvalidInputError("--time-scale and --length-scale are for a trace; give one with --trace FILE.")
+            return
+        taken = {"--rate": self.rate, "--concurrency": self.concurrency, "--find-max": self.find_max,
+                 "--lengths": self.lengths, "--input-tokens": self.input_tokens, "--shared-prefix": self.shared_prefix,
+                 "--turns": self.turns > 1}  # fmt: skip
+        for flag, value in taken.items():
+            if value:
+                raise InvalidInputError(
+                    f"--trace says when requests are sent and how long they are; leave {flag} out.", param="trace"
+                )
+
+    def _check_turns(self) -> None:
+        if not 1 <= self.turns <= 1000:
+            raise InvalidInputError("--turns must be from 1 to 1000.", param="turns")
+        if not 0 <= self.think_s < 1e6:
+            raise InvalidInputError("--think-s must not be negative.", param="think-s")
+        if self.turns == 1:
+            if self.think_s:
+                raise InvalidInputError("--think-s is the pause between turns of a conversation; give --turns, too.")
+            return
+        if self.endpoint != "chat":
+            raise InvalidInputError("--turns is for conversations; give --endpoint chat with it.", param="turns")
+        if self.rate is not None or self.find_max:
+            raise InvalidInputError("--turns is for clients that wait for answers; use --concurrency.", param="turns")
 
 
 def _parse_levels(text: str) -> list[int]:
