@@ -43,7 +43,7 @@ def test_padding_costs_a_rectangle() -> None:
 
 def test_recomputed_tokens_are_counted() -> None:
     """Two of 8 + 24 tokens in 40 places: when both have 20 in the cache and want a 21st, one gives up its 20."""
-    config = SchedulerConfig(num_blocks=10, block_size=4, max_seq_len=64, max_batch_size=4)
+    config = SchedulerConfig(num_blocks=10, block_size=4, max_seq_len=64, max_batch_size=4, prefix_caching=False)
     scheduler = ContinuousBatcher(config)
     report = simulate(scheduler, Workload([SimulatedRequest(0.0, 8, 24)] * 2), COST)
     assert (report.num_preemptions, report.num_recomputed, report.num_done) == (1, 20, 2)
@@ -99,3 +99,14 @@ def test_continuous_batching_brings_what_it_promises() -> None:
     assert continuous.waiting.p50 < static.waiting.p50 < alone.waiting.p50
     sizes = [run(size, "continuous").output_tokens_per_s for size in (1, 2, 4, 8)]
     assert sizes == sorted(sizes)
+
+
+def test_a_shared_beginning_is_computed_once() -> None:
+    workload = Workload([SimulatedRequest(float(index), 10, 1) for index in range(3)]).with_shared_prefix(32)
+    report = simulate(
+        ContinuousBatcher(CONFIG),
+        workload,
+        CostModel(step_overhead_s=1e-3, per_prefill_token_s=0.0, per_decode_seq_s=0.0),
+    )
+    assert (report.num_query_tokens, report.num_hit_tokens, report.num_tokens) == (3 * 42, 2 * 32, 42 + 2 * 10)
+    assert report.hit_share == pytest.approx(64 / 126)
