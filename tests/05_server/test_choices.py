@@ -121,6 +121,13 @@ def test_salts_and_clients_share_nothing(harness: Any) -> None:
     assert len({request.cache_salt for request in harness.engine.requests}) == 6
 
 
+def test_without_keys_all_share_what_has_no_salt(harness: Any) -> None:
+    for salt in (None, None, "a"):
+        harness.complete("hi", **({} if salt is None else {"cache_salt": salt}))
+    first, second, salted = (request.cache_salt for request in harness.engine.requests)
+    assert first == second != salted and "127.0.0.1" not in first
+
+
 class TestBadWords:
     """Words as tokens, with a tokenizer that knows words with a space before them."""
 

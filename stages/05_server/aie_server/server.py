@@ -207,7 +207,7 @@ class Server:
 
     def _routes(self) -> Router:
         router = Router()
-        context = GenerationContext(self._drain_gate, self.config, self._metrics, self._requests)
+        context = GenerationContext(self._drain_gate, self.config, self._metrics, self._requests, self._keys.are_needed)
         health = HealthEndpoint(self.models, self.predictors, self._drain_gate, self.config, lambda: self.is_draining)
         predictions = PredictionContext(
             self._drain_gate, self.config, self._prediction_metrics, self.predictors, self._requests

@@ -47,6 +47,7 @@ class GenerationContext:
     config: ServerConfig
     metrics: ServerMetrics
     requests: RequestBook
+    has_keys: bool = False  # whether clients are known by keys of their own
 
 
 @dataclass(slots=True)
@@ -181,7 +182,7 @@ class Generation:
                 self._deadline_s,
                 fanout.priority,
                 client=client,
-                cache_salt=f"{client} {fanout.cache_salt}",
+                cache_salt=f"{self._tenant} {fanout.cache_salt}",
                 constraint=constraint,
             )
         )
@@ -191,6 +192,12 @@ class Generation:
         if number == 0:
             self._metrics.prompt_tokens.inc(len(prompt))
         self._metrics.prompt_length.observe(len(prompt))
+
+    @property
+    def _tenant(self) -> str:
+        """Whose prompts may be found in the cache again: a key's own. Without keys nobody is anybody's tenant, and one
+        system prompt serves all."""
+        return self._request.client_key if self._context.has_keys else ""
 
     def _next_event(self, choice: Choice, wait_s: float) -> TokenEvent | None:
         try:
