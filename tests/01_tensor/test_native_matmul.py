@@ -122,6 +122,28 @@ def test_hundreds_of_rows_in_blocks_and_by_any_number_of_threads(bench, dtype, n
         np.testing.assert_array_equal(run_linear(bench, x[rows], parts), whole[rows])
 
 
+@pytest.mark.parametrize("activations", ["fp32", "int8"])
+@pytest.mark.parametrize("num_tokens", [1, 9, 60])
+def test_products_of_the_same_rows_one_after_another(bench, num_tokens, activations):
+    """Those that follow find the rows packed; one that reads others in between must not."""
+    rng = np.random.default_rng(6)
+    a, b = rng.standard_normal((2, num_tokens, 96), dtype=np.float32)
+    matrices = [weights(rng, n, 96, DType.Q8_0) for n in (20, 48, 33, 20)]
+    plan = bench(max_tokens=num_tokens, num_threads=3)
+    sources = [plan.buffer(x) for x in (a, b)]
+    order, outs = [0, 0, 1, 0], []
+    for which, matrix in zip(order, matrices, strict=True):
+        outs.append(plan.buffer(width=matrix.shape[0]))
+        plan.builder.linear(sources[which], [PackedMatrix.pack(plan.lib, matrix, activations=activations)], outs[-1])
+    for _ in range(2):
+        plan.run_tokens(num_tokens)
+        for which, matrix, out in zip(order, matrices, outs, strict=True):
+            x = plan.read(sources[which], num_tokens)
+            rounded = ops.round_activations(x) if activations == "int8" else x
+            close(plan.read(out, num_tokens), ops.linear(rounded, matrix.dequantize()))
+        plan.array(sources[0])[:] = b  # the next step has other rows in the same place
+
+
 @pytest.mark.parametrize("num_tokens", [1, 9])
 def test_concatenation_bias_and_residual(bench, num_tokens):
     rng = np.random.default_rng(3)

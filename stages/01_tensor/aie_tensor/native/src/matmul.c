@@ -32,10 +32,19 @@ static int is_few(const Op *op, int num_tokens) {
     return num_tokens <= MAX_FEW;
 }
 
+/* Whether the product before this one has left the same rows packed: query, key and value of an encoder read one x. */
+static int packed_before(const Context *c, const Op *op) {
+    const Op *last = op - 1;
+    return op > c->plan->spec.ops && (last->kind == OP_LINEAR || last->kind == OP_SWIGLU) && last->x == op->x &&
+           last->rows == op->rows && last->fixed_rows == op->fixed_rows && last->mats->k == op->mats->k &&
+           is_dot(last->mats->format) == is_dot(op->mats->format);
+}
+
 /* The operator's rows; many of them are packed, by all threads together. */
 static Rows rows_of(Context *c, const Op *op, int num_tokens) {
     Rows x = {op->x, num_tokens, op->mats->k, 0};
     if (num_tokens < PACK_FROM) return x;
+    if (packed_before(c, op)) return (Rows){c->plan->packed_rows, num_tokens, x.k, 1};
     for (int t, n; (n = pool_claim(c->plan->pool, &c->ticket, num_tiles(num_tokens), 1, 8, &t));)
         for (; n > 0; n--, t++) pack_tile(&x, t, c->plan->packed_rows + (size_t)t * (size_t)x.k * MAX_ROWS);
     pool_wait(c->plan->pool, &c->ticket);
@@ -46,6 +55,7 @@ static Rows rows_of(Context *c, const Op *op, int num_tokens) {
 static const QuantizedBlock *quantized_rows(Context *c, const Op *op, int num_tokens) {
     int k = op->mats->k, alone = (int64_t)num_tokens * k <= QUANTIZED_ALONE;
     QuantizedBlock *blocks = alone ? (void *)c->scratch : (void *)c->plan->packed_rows;
+    if (packed_before(c, op)) return blocks;
     for (int t = 0; alone && t < num_tokens; t++) quantize_row(op->x + (size_t)t * (size_t)k, k, blocks + t * (k / BLOCK));
     if (alone) return blocks;
     for (int t, n; (n = pool_claim(c->plan->pool, &c->ticket, num_tokens, 1, 16, &t));)
