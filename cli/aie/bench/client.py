@@ -83,6 +83,9 @@ class Outcome:
     gaps_s: list[float] = field(default_factory=list)  # between one event with text and the next
     due_s: float | None = None  # when it ought to have been sent, where there was a schedule
     first_byte_s: float | None = None  # of the answer's body
+    turn: int = 0  # of a conversation
+    session: str | None = None
+    pieces: list[str] | None = None  # the text, where it is wanted
 
     @property
     def kind(self) -> OutcomeKind:
@@ -143,10 +146,13 @@ async def send_streaming(
     timeout_s: float,
     hang_up_after: int | None = None,
     due_s: float | None = None,
+    into: Outcome | None = None,
 ) -> Outcome:
     """Sends `body` and reads the stream to its end, or closes the connection after so many events. Never raises for
-    what a server does: it goes into `error`. due_s: when it ought to be sent, on `time.perf_counter`."""
-    outcome = Outcome(sent_s=time.perf_counter(), due_s=due_s)
+    what a server does: it goes into `error`. due_s: when it ought to be sent, on `time.perf_counter`. into: what is
+    filled and given back, for callers who watch it meanwhile."""
+    outcome = Outcome() if into is None else into
+    outcome.sent_s, outcome.due_s = time.perf_counter(), due_s
     try:
         async with asyncio.timeout(timeout_s):
             await _exchange(endpoint, path, json.dumps(body).encode(), outcome, hang_up_after)
@@ -178,7 +184,7 @@ async def _exchange(
 ) -> None:
     reader, writer = await connect(endpoint)
     try:
-        writer.write(_head(endpoint, "POST", path, len(body)) + body)
+        writer.write(_head(endpoint, "POST", path, len(body), outcome.session) + body)
         if hang_up_after == 0:
             await writer.drain()
             outcome.error = HUNG_UP
@@ -225,8 +231,10 @@ def _take_event(event: object, outcome: Outcome) -> None:
         outcome.num_prompt_tokens = int(usage.get("prompt_tokens") or 0)
         outcome.num_output_tokens = int(usage.get("completion_tokens") or 0)
     choices = event.get("choices") or []
-    if choices and (choices[0].get("text") or (choices[0].get("delta") or {}).get("content")):
+    if choices and (text := choices[0].get("text") or (choices[0].get("delta") or {}).get("content")):
         now = time.perf_counter()
+        if outcome.pieces is not None:
+            outcome.pieces.append(str(text))
         if outcome.last_token_s is None:
             outcome.first_token_s = now
         else:
@@ -240,11 +248,13 @@ async def connect(endpoint: Endpoint) -> tuple[asyncio.StreamReader, asyncio.Str
     return await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context, limit=1 << 20)
 
 
-def _head(endpoint: Endpoint, method: str, path: str, length: int | None) -> bytes:
+def _head(endpoint: Endpoint, method: str, path: str, length: int | None, session: str | None = None) -> bytes:
     lines = [f"{method} {endpoint.base_path}{path} HTTP/1.1", f"Host: {endpoint.host}:{endpoint.port}",
              "User-Agent: aie-bench", "Accept: text/event-stream, */*", "Connection: close"]  # fmt: skip
     if endpoint.api_key:
         lines.append(f"Authorization: Bearer {endpoint.api_key}")
+    if session is not None:
+        lines.append(f"x-session-id: {session}")
     if length is not None:
         lines += ["Content-Type: application/json", f"Content-Length: {length}"]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")

@@ -123,6 +123,7 @@ def bench(
     from aie.bench.measure import run_test
     from aie.bench.options import BenchOptions
     from aie.bench.outputs import Outputs
+    from aie.bench.sources import Sources
 
     outputs = Outputs(json_path, rows_path, markdown_path, html_path)
     options = BenchOptions(
@@ -130,10 +131,14 @@ def bench(
         burstiness=burstiness, max_in_flight=max_in_flight, requests=requests, duration=duration, lengths=lengths,
         input_tokens=input_tokens, output_tokens=output_tokens, shared_prefix=shared_prefix, cancel=cancel, slo=slo,
         find_max=find_max, repeat=repeat, seed=seed, timeout_s=timeout_s, api_key=api_key, serve_args=serve_args,
-        rows_path=rows_path, engine=engine,
+        rows_path=rows_path, engine=engine, trace=trace, time_scale=time_scale, length_scale=length_scale, turns=turns,
+        think_s=think_s,
     )  # fmt: skip
+    sources = Sources.of(options)
     outputs.check()
     if engine:
+        if markdown_path is not None or html_path is not None:
+            raise InvalidInputError("--markdown and --html are about a server; --engine writes --json.")
         from aie.bench.engine_alone import run_engine
 
         outputs.write(run_engine(options), [])
@@ -142,7 +147,7 @@ def bench(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.ExitStack() as stack:
         target = _target(stack, options)
-        measured = run_test(target, options)
+        measured = run_test(target, options, sources)
     outputs.write(measured.document, measured.requests)
     if not measured.document["complete"]:
         raise typer.Exit(130)

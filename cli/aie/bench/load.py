@@ -2,6 +2,7 @@
 requests go out when they are due, whatever became of those before."""
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -69,18 +70,41 @@ class _Line:
     chat: bool
     timeout_s: float
     on_done: OnDone
+    on_start: OnDone
+    think_s: float = 0.0
     outcomes: list[Outcome] = field(default_factory=list)
 
-    async def send(self, request: PlannedRequest, due_s: float | None = None) -> None:
-        asked: object = [{"role": "user", "content": request.prompt}] if self.chat else request.prompt
+    async def send(self, request: PlannedRequest, due_s: float | None = None, until_s: float = math.inf) -> None:
+        """One request; or a conversation, whose next turn comes after the answer and a pause, and holds all that was
+        said. It ends where a turn is not answered, and begins no turn from `until_s` on."""
+        said: list[dict[str, str]] = []
+        for turn, one in enumerate((request, *request.later)):
+            if turn:
+                await asyncio.sleep(self.think_s)
+                if time.perf_counter() >= until_s:
+                    return
+            said.append({"role": "user", "content": one.prompt})
+            outcome = Outcome(turn=turn, session=request.session, pieces=[] if request.later else None)
+            await self._one(one, said, outcome, None if turn else due_s)
+            if outcome.error is not None:
+                return
+            said.append({"role": "assistant", "content": "".join(outcome.pieces or ())})
+            outcome.pieces = None
+
+    async def _one(
+        self, request: PlannedRequest, said: list[dict[str, str]], outcome: Outcome, due_s: float | None
+    ) -> None:
+        asked: object = said if self.chat else request.prompt
         body: dict[str, object] = {
             "model": self.model, "messages" if self.chat else "prompt": asked, "max_tokens": request.max_tokens,
             "temperature": 0, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
         }  # fmt: skip
         path = "/v1/chat/completions" if self.chat else "/v1/completions"
-        outcome = await send_streaming(
-            self.endpoint, path, body, timeout_s=self.timeout_s, hang_up_after=request.hang_up_after, due_s=due_s
-        )
+        self.on_start(outcome)
+        await send_streaming(
+            self.endpoint, path, body, timeout_s=self.timeout_s, hang_up_after=request.hang_up_after, due_s=due_s,
+            into=outcome,
+        )  # fmt: skip
         self.outcomes.append(outcome)
         self.on_done(outcome)
 
@@ -98,19 +122,22 @@ async def run_level(
     timeout_s: float,
     duration_s: float | None = None,
     on_done: OnDone = _no_news,
+    on_start: OnDone = _no_news,
     chat: bool = False,
+    think_s: float = 0.0,
 ) -> LevelResult:
     """Sends all of `planned`, at most `concurrency` at once, and stops starting new ones after `duration_s`.
 
     chat: each prompt as a message of a user to /v1/chat/completions, instead of to /v1/completions as it is."""
-    line = _Line(endpoint, model, chat, timeout_s, on_done)
+    line = _Line(endpoint, model, chat, timeout_s, on_done, on_start, think_s)
     waiting = iter(planned)
 
     async def client(start_s: float) -> None:
+        until_s = math.inf if duration_s is None else start_s + duration_s
         for request in waiting:
-            if duration_s is not None and time.perf_counter() - start_s >= duration_s:
+            if time.perf_counter() >= until_s:
                 break
-            await line.send(request)
+            await line.send(request, until_s=until_s)
 
     async def clients(start_s: float) -> int:
         await asyncio.gather(*(client(start_s) for _ in range(concurrency)))
@@ -129,11 +156,12 @@ async def run_open(
     timeout_s: float,
     max_in_flight: int | None = None,
     on_done: OnDone = _no_news,
+    on_start: OnDone = _no_news,
     chat: bool = False,
 ) -> LevelResult:
     """Sends planned[i] due[i] seconds after the start; where `max_in_flight` are under way it waits for one of them to
     end, and that wait counts in every latency from schedule."""
-    line = _Line(endpoint, model, chat, timeout_s, on_done)
+    line = _Line(endpoint, model, chat, timeout_s, on_done, on_start)
     cap = None if max_in_flight is None else asyncio.Semaphore(max_in_flight)
     in_flight = most = 0
 
@@ -185,6 +213,7 @@ def as_row(outcome: Outcome, result: LevelResult) -> dict[str, object]:
         return None if at_s is None else round(at_s - result.start_s, 6)
 
     return {
+        **({} if outcome.session is None else {"session": outcome.session, "turn": outcome.turn}),
         "end": outcome.kind,
         "error": outcome.error,
         "status": outcome.status,

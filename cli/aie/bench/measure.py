@@ -7,6 +7,7 @@ from typing import Any
 from aie.bench.options import BenchOptions
 from aie.bench.recorded import FORMAT, level_label
 from aie.bench.show import context
+from aie.bench.sources import Sources
 from aie.bench.target import Target
 
 __all__ = ["Measured", "run_test"]
@@ -21,9 +22,12 @@ class Measured:
     failed: bool  # a request that ought to have been answered was not
 
 
-def run_test(target: Target, options: BenchOptions) -> Measured:
+def run_test(target: Target, options: BenchOptions, sources: Sources) -> Measured:
     """Runs, and prints tables on standard output."""
-    found, requests, failed = _generated(target, options) if options.generates else _at_once(target, options)
+    if options.generates:
+        found, requests, failed = _generated(target, options, sources)
+    else:
+        found, requests, failed = _at_once(target, options)
     head = {
         "format": FORMAT,
         "url": target.endpoint.url,
@@ -36,10 +40,12 @@ def run_test(target: Target, options: BenchOptions) -> Measured:
     return Measured(head | found, requests, failed)
 
 
-def _generated(target: Target, options: BenchOptions) -> tuple[dict[str, object], Sequence[Mapping[str, object]], bool]:
+def _generated(
+    target: Target, options: BenchOptions, sources: Sources
+) -> tuple[dict[str, object], Sequence[Mapping[str, object]], bool]:
     from aie.bench.streaming import run_streaming
 
-    report = run_streaming(target, options)
+    report = run_streaming(target, options, sources)
     return report.as_json(), report.requests if options.rows_path is not None else (), report.failed
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from rich import box
 from rich.table import Table
 
+from aie.bench.client import Outcome
 from aie.bench.knee import knee, knee_line
 from aie.bench.load import LevelResult
 from aie.bench.slo import Slo
@@ -83,6 +84,7 @@ class Row:
     mean_batch: float | None
     errors: dict[str, int]
     timeline: Timeline | None = None
+    turn_ttft_p50: tuple[float, ...] = ()  # of conversations, turn by turn; shorter where a turn was never answered
 
     def as_json(self) -> dict[str, object]:
         """For `--json`."""
@@ -144,7 +146,16 @@ def summarize(result: LevelResult, slo: Slo | None = None) -> Row:
         mean_batch=result.mean_batch,
         errors=dict(Counter(one.error for one in result.outcomes if one.error is not None)),
         timeline=timeline(result.outcomes, result.start_s, result.wall_s),
+        turn_ttft_p50=_by_turn(answered),
     )
+
+
+def _by_turn(answered: Sequence[Outcome]) -> tuple[float, ...]:
+    turns: dict[int, list[float]] = {}
+    for one in answered:
+        if one.session is not None and one.ttft_s is not None:
+            turns.setdefault(one.turn, []).append(one.ttft_s * 1e3)
+    return tuple(median for turn in sorted(turns) if (median := percentile(turns[turn], 0.5)) is not None)
 
 
 def load_table(rows: Sequence[Row], title: str, *, slo: Slo | None = None) -> Table:
@@ -210,6 +221,9 @@ def notes(rows: Sequence[Row]) -> list[str]:
                 f"{name}: client-bound. The load generator used {row.client_cpu or 0:.0%} of a core and sent up to "
                 f"{late:.0f} ms late, so these figures are partly its own."
             )
+        if row.turn_ttft_p50:
+            turns = " · ".join(f"{turn} {ms:.0f}" for turn, ms in enumerate(row.turn_ttft_p50, 1))
+            lines.append(f"{name}: TTFT P50 in ms by turn of the conversation: {turns}")
         if row.tokens_per_event is not None and row.tokens_per_event > 1.05:
             lines.append(
                 f"{name}: an event carried {row.tokens_per_event:.2f} tokens on average, so ITL is the time between "

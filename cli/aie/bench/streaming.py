@@ -15,6 +15,7 @@ from aie.bench.repeats import Repeated, repeated_table
 from aie.bench.report import Row, notes, summarize
 from aie.bench.show import print_view
 from aie.bench.slo import Slo
+from aie.bench.sources import Sources
 from aie.bench.streaming_levels import (
     print_footer,
     print_tables,
@@ -24,6 +25,8 @@ from aie.bench.streaming_levels import (
 )
 from aie.bench.streaming_plan import Level, Traffic, closed_levels, open_level
 from aie.bench.target import Target
+from aie.bench.trace import Trace
+from aie.bench.trace_plan import trace_level
 from aie.console import note
 
 __all__ = ["StreamingReport", "run_streaming", "until_interrupted"]
@@ -40,6 +43,7 @@ class StreamingReport:
     slo: Slo | None = None
     results: list[LevelResult] = field(default_factory=list)
     search: Search | None = None
+    remarks: list[str] = field(default_factory=list)
     complete: bool = True
 
     @property
@@ -63,7 +67,7 @@ class StreamingReport:
         bend = None if self.search is not None else knee(rows)
         found: dict[str, object] = {"complete": self.complete, "levels": levels,
                                     "knee": None if bend is None else level_label(bend.as_json()),
-                                    "notes": notes(rows)}  # fmt: skip
+                                    "notes": [*self.remarks, *notes(rows)]}  # fmt: skip
         if self.search is not None:
             found |= {"find_max": _search_json(self.search), "verdict": self.verdict}
         return found
@@ -79,13 +83,20 @@ class StreamingReport:
         return self.search is None and any(row.failed for row in self.rows)
 
 
-def run_streaming(target: Target, options: BenchOptions) -> StreamingReport:
+def run_streaming(target: Target, options: BenchOptions, sources: Sources) -> StreamingReport:
     """Runs, and prints tables on standard output. Ctrl-C ends the measurement and not the report."""
     traffic = Traffic(
         options.bounds, options.output_bounds, options.shape, options.shared_prefix, options.leaving, options.seed,
         options.endpoint == "chat", options.timeout_s,
+        pairs=sources.pairs, turns=options.turns,
+        think_s=options.think_s,
     )  # fmt: skip
     report = StreamingReport(options.promise)
+    trace = sources.trace
+    if trace is not None and trace.num_failed:
+        report.remarks.append(f"{trace.num_failed} requests of the trace had no answer there; they were left out.")
+    if options.turns > 1:
+        report.remarks.append(f"Conversations of {options.turns} turns, {options.think_s:g} s between them.")
 
     def measure() -> None:
         if options.find_max:
@@ -97,7 +108,7 @@ def run_streaming(target: Target, options: BenchOptions) -> StreamingReport:
                 note(f"Run {number + 1} of {options.repeat}")
             # Other prompts in each run, or a server that caches prefixes would know them from the last.
             own = replace(traffic, seed=traffic.seed + number * _NEXT_RUN)
-            run_streaming_levels(target, _levels(options, own), own, report.results)
+            run_streaming_levels(target, _levels(options, own, trace), own, report.results)
 
     report.complete = until_interrupted(measure)
     rows = report.rows
@@ -105,6 +116,8 @@ def run_streaming(target: Target, options: BenchOptions) -> StreamingReport:
     if options.repeat > 1:
         print_view(repeated_table(Repeated.of(rows)))
     print_footer(rows, target)
+    for line in report.remarks:
+        print(line)
     for line in curve_lines(report.as_json()):
         print(line)
     if report.verdict is not None:
@@ -112,7 +125,9 @@ def run_streaming(target: Target, options: BenchOptions) -> StreamingReport:
     return report
 
 
-def _levels(options: BenchOptions, traffic: Traffic) -> list[Level]:
+def _levels(options: BenchOptions, traffic: Traffic, trace: Trace | None) -> list[Level]:
+    if trace is not None:
+        return [trace_level(trace, seed=traffic.seed, cancel=traffic.cancel, max_in_flight=options.max_in_flight)]
     if not options.rates:
         return closed_levels(traffic, options.levels, requests=options.requests, duration_s=options.duration)
     return [

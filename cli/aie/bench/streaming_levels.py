@@ -37,7 +37,7 @@ def run_streaming_level(target: Target, level: Level, traffic: Traffic, results:
     """Appends to `results`: also when it is interrupted, as far as anything has been answered."""
     before = len(results)
     sampler = Sampler(target.endpoint, asyncio.run(_batch_metric(target)), target.rss_bytes)
-    progress = Progress(level.label, len(level.requests))
+    progress = Progress(level.label, level.num_requests)
     try:
         results.append(asyncio.run(_run(target, level, traffic, sampler, progress.step)))
     except KeyboardInterrupt:
@@ -58,7 +58,7 @@ async def _run(target: Target, level: Level, traffic: Traffic, sampler: Sampler,
         )  # fmt: skip
     return await run_level(
         target.endpoint, target.model, level.requests, level.clients, sampler=sampler, timeout_s=traffic.timeout_s,
-        duration_s=level.duration_s, on_done=on_done, chat=traffic.chat,
+        duration_s=level.duration_s, on_done=on_done, chat=traffic.chat, think_s=traffic.think_s,
     )  # fmt: skip
 
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aie.bench.arrivals import ArrivalKind, Arrivals, Rate
-from aie.bench.workload import Cancel, PlannedRequest, plan_requests
+from aie.bench.lengths_file import Pairs
+from aie.bench.workload import Cancel, PlannedRequest, plan_requests, plan_sessions
 
 __all__ = ["Level", "Traffic", "closed_levels", "open_level"]
 
@@ -24,10 +25,14 @@ class Traffic:
     seed: int = 0
     chat: bool = False
     timeout_s: float = 300.0
+    pairs: Pairs = ()  # lengths of input and output to draw from, instead of the bounds
+    turns: int = 1  # of a conversation
+    think_s: float = 0.0  # between an answer and the next turn
 
     def requests(self, count: int, number: int) -> list[PlannedRequest]:
-        """`count` of them. number: of the level, so that no two send the same prompts."""
-        return plan_requests(
+        """`count` of them, as beginnings of conversations where these have several turns. number: of the level, so
+        that no two send the same prompts."""
+        planned = plan_requests(
             count,
             input_tokens=self.input_tokens,
             output_tokens=self.output_tokens,
@@ -35,7 +40,9 @@ class Traffic:
             shape=self.shape,
             shared_prefix=self.shared_prefix,
             cancel=self.cancel,
+            pairs=self.pairs,
         )
+        return planned if self.turns == 1 else plan_sessions(planned, self.turns, f"bench-{self.seed}-{number}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,11 @@ class Level:
     max_in_flight: int | None = None
 
     @property
+    def num_requests(self) -> int:
+        """With all turns of conversations."""
+        return sum(1 + len(one.later) for one in self.requests)
+
+    @property
     def label(self) -> str:
         """For a line of progress."""
         if self.rate is not None:
@@ -60,11 +72,11 @@ class Level:
 def closed_levels(
     traffic: Traffic, clients: Sequence[int], *, requests: int | None, duration_s: float | None
 ) -> list[Level]:
-    """Without a duration four requests for each client, and at least eight."""
+    """Without a duration four requests (or conversations) for each client, and at least eight."""
     levels = []
     for number in clients:
         # With a duration alone the clock decides; the plan only has to be long enough not to run dry.
-        count = requests or (max(8, 4 * number) if duration_s is None else max(64, 64 * number))
+        count = requests or traffic.turns * (max(8, 4 * number) if duration_s is None else max(64, 64 * number))
         levels.append(Level(traffic.requests(count, number), number, duration_s))
     return levels
 

@@ -2,9 +2,10 @@
 
 import math
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
+from aie.bench.lengths_file import Pairs
 from aie_engine import InvalidInputError
 
 __all__ = [
@@ -16,6 +17,8 @@ __all__ = [
     "parse_cancel",
     "parse_lengths",
     "plan_requests",
+    "plan_sessions",
+    "tokens_to_words",
     "words",
 ]
 
@@ -47,6 +50,8 @@ class PlannedRequest:
     prompt: str
     max_tokens: int
     hang_up_after: int | None = None  # events with text, after which the client goes away
+    later: tuple["PlannedRequest", ...] = ()  # the next turns of the conversation that this begins
+    session: str | None = None  # whose conversation it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,11 @@ def length_draw(shape: str, bounds: tuple[int, int]) -> Draw:
     return lambda draw: draw.randint(low, high)
 
 
+def tokens_to_words(tokens: int) -> int:
+    """How many of our words have about so many tokens."""
+    return round(tokens * _WORDS_PER_TOKEN)
+
+
 def words(count: int, draw: random.Random) -> str:
     """So many common words."""
     return " ".join(draw.choices(_WORDS, k=max(1, count)))
@@ -112,18 +122,28 @@ def plan_requests(
     shape: str = "uniform",
     shared_prefix: int = 0,
     cancel: Cancel | None = None,
+    pairs: Pairs = (),
 ) -> list[PlannedRequest]:
     """`count` different prompts, after `shared_prefix` tokens that all have in common, such as a system prompt. Lengths
-    are aimed at, in words; the server's own count is what is reported."""
+    are aimed at, in words; the server's own count is what is reported. pairs: lengths of input and output to draw from,
+    instead of the bounds."""
     draw = random.Random(seed)
     leave = random.Random(seed ^ 0x5EED)  # of its own, so that the prompts are the same with and without
     length = length_draw(shape, input_tokens)
-    common = words(round(shared_prefix * _WORDS_PER_TOKEN), draw) + " " if shared_prefix else ""
+    common = words(tokens_to_words(shared_prefix), draw) + " " if shared_prefix else ""
+    planned = []
+    for _ in range(count):
+        given = draw.choice(pairs) if pairs else None
+        prompt = common + words(tokens_to_words(length(draw) if given is None else given[0]), draw)
+        max_tokens = draw.randint(*output_tokens) if given is None else given[1]
+        leaves = cancel is not None and leave.random() < cancel.share
+        planned.append(PlannedRequest(prompt, max_tokens, cancel.after if cancel and leaves else None))
+    return planned
+
+
+def plan_sessions(requests: Sequence[PlannedRequest], turns: int, name: str) -> list[PlannedRequest]:
+    """Conversations of so many turns each; the last may be shorter."""
     return [
-        PlannedRequest(
-            common + words(round(length(draw) * _WORDS_PER_TOKEN), draw),
-            draw.randint(*output_tokens),
-            cancel.after if cancel is not None and leave.random() < cancel.share else None,
-        )
-        for _ in range(count)
+        replace(requests[begin], later=tuple(requests[begin + 1 : begin + turns]), session=f"{name}-{begin // turns}")
+        for begin in range(0, len(requests), turns)
     ]
