@@ -31,7 +31,8 @@ class Maker(Protocol):
 class MaskAhead:
     """For one engine. The threads begin with the first constrained request.
 
-    new_maker: called once, by the thread that compiles, since it reads the model's whole vocabulary.
+    new_maker: called once, by the thread that compiles, since it reads the model's whole vocabulary. For part of that,
+    the library keeps Python's lock: the first constrained request of an engine delays the steps under way once.
     """
 
     def __init__(self, new_maker: Callable[[], Maker]) -> None:
