@@ -29,7 +29,7 @@ from aie_engine.sampling import SampleOutput
 from aie_engine.speculation import Speculator
 from aie_engine.stats import EngineStats
 from aie_engine.stepping import StepRunner
-from aie_engine.taking import fault_of, take_one, take_several
+from aie_engine.taking import take_chunk
 from aie_engine.timeline import TimelineBook
 from aie_scheduler import ScheduledChunk, Scheduler, StepPlan
 from aie_tensor import AieError, MemoryPool
@@ -223,9 +223,12 @@ class EngineCore:
                 counters.tokens_prefill += chunk.num_tokens
             if not chunk.samples:
                 continue
-            event = self._take_chunk(chunk, member, output, row)
+            event = take_chunk(chunk, member, output, row, self.speculator)
             row += 1 + chunk.num_drafts
-            if event is None:
+            if isinstance(event, ErrorInfo):
+                # At once, and with all it has computed: nobody may be given that.
+                self._scheduler.fail(member.request_id)
+                self._fail(member.request_id, event)
                 continue
             num_tokens = len(event.token_ids)
             counters.tokens_decode += num_tokens
@@ -237,25 +240,6 @@ class EngineCore:
             else:
                 finished[member.request_id] = event.finish_reason
         return finished, accepted
-
-    def _take_chunk(
-        self, chunk: ScheduledChunk, member: Generation, output: SampleOutput, row: int
-    ) -> TokenEvent | None:
-        """The news of one member; None where the only one is that it has failed."""
-        event: TokenEvent | None = None
-        fault = member.fault or fault_of(output, row)
-        if fault is None and not chunk.num_drafts:
-            event = take_one(member, output, row)
-            fault = member.fault
-        elif fault is None:
-            event, num_right, num_checked = take_several(member, output, row, chunk.num_drafts)
-            if self.speculator is not None:
-                self.speculator.settle(member, num_right, num_checked)
-        if fault is not None:
-            self._scheduler.fail(member.request_id)  # at once, and with all it has computed: nobody may be given that
-            self._fail(member.request_id, fault)
-            return None
-        return event
 
     def _fail_step(self, plan: StepPlan, error: Exception) -> None:
         _log.error("a step of %d requests failed", len(plan.chunks), exc_info=error)

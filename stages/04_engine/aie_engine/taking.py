@@ -3,8 +3,10 @@
 from aie_engine.generation import Generation
 from aie_engine.requests import ErrorInfo, FinishReason, TokenEvent, TokenLogprobs
 from aie_engine.sampling import SampleOutput
+from aie_engine.speculation import Speculator
+from aie_scheduler import ScheduledChunk
 
-__all__ = ["fault_of", "take_one", "take_several"]
+__all__ = ["take_chunk", "take_several"]
 
 _NOT_NUMBERS = ErrorInfo("engine_fault", "The model's output for this request was not a number; the request was ended.")
 _NO_TOKEN_LEFT = ErrorInfo(
@@ -14,18 +16,21 @@ _NO_TOKEN_LEFT = ErrorInfo(
 )
 
 
-def fault_of(output: SampleOutput, row: int) -> ErrorInfo | None:
-    """Why a row gave no token, if it did not."""
-    if row in output.failed:
-        return _NOT_NUMBERS
-    return _NO_TOKEN_LEFT if row in output.stuck else None
-
-
-def take_one(member: Generation, output: SampleOutput, row: int) -> TokenEvent:
-    """Append the token that `row` sampled."""
+def take_chunk(
+    chunk: ScheduledChunk, member: Generation, output: SampleOutput, row: int, speculator: Speculator | None
+) -> TokenEvent | ErrorInfo:
+    """The news of `member`, whose `chunk` has sampled from `row` on; or why it cannot go on."""
+    fault = member.fault or _fault_of(output, row)
+    if fault is not None:
+        return fault
+    if chunk.num_drafts:
+        event, num_right, num_checked = take_several(member, output, row, chunk.num_drafts)
+        if speculator is not None:
+            speculator.settle(member, num_right, num_checked)
+        return event
     token_id, logprobs = output.token_ids[row], output.logprobs[row]
     reason = member.append(token_id)
-    return _event(member, (token_id,), () if logprobs is None else (logprobs,), reason)
+    return member.fault or _event(member, (token_id,), () if logprobs is None else (logprobs,), reason)
 
 
 def take_several(member: Generation, output: SampleOutput, row: int, num_drafts: int) -> tuple[TokenEvent, int, int]:
@@ -37,7 +42,7 @@ def take_several(member: Generation, output: SampleOutput, row: int, num_drafts:
     reason: FinishReason | None = None
     num_right = num_checked = 0
     for index in range(num_drafts + 1):
-        if index and fault_of(output, row + index) is not None:
+        if index and _fault_of(output, row + index) is not None:
             break  # the next step computes this row as its first, and it fails there as it would have without guesses
         token_id, logprobs = output.token_ids[row + index], output.logprobs[row + index]
         is_right = index < num_drafts and token_id == int(member.tokens[member.num_tokens])  # which it overwrites
@@ -50,6 +55,13 @@ def take_several(member: Generation, output: SampleOutput, row: int, num_drafts:
         if reason is not None or not is_right:
             break
     return _event(member, tuple(token_ids), tuple(scores), reason), num_right, num_checked
+
+
+def _fault_of(output: SampleOutput, row: int) -> ErrorInfo | None:
+    """Why a row gave no token, if it did not."""
+    if row in output.failed:
+        return _NOT_NUMBERS
+    return _NO_TOKEN_LEFT if row in output.stuck else None
 
 
 def _event(
