@@ -141,6 +141,25 @@ def test_a_worker_that_hangs_is_found_out(config):
         workers.close()
 
 
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_a_worker_that_is_stopped_before_a_batch_larger_than_the_pipe_is_found_out(tmp_path):
+    """Writing to it would never end: no answer is waited for yet."""
+    path = tmp_path / "sum.npz"
+    np.savez(path, **{"a.weight": np.ones((1, 300_000), np.float32)})
+    config = PredictorConfig(
+        path, input_shape=(300_000,), kernels="numpy", num_threads=1, max_wait_ms=0.0, batch_timeout_s=3.0
+    )
+    workers = WorkerPredictor(config, 1, pause_s=0.0)
+    try:
+        first = workers.pids[0]
+        os.kill(first, signal.SIGSTOP)
+        future = workers.submit(PredictRequest("large", {"x": np.ones(300_000, np.float32)}))
+        assert future.result(TIMEOUT_S).outputs["a"].tolist() == [300_000.0]  # by its successor
+        assert workers.stats().resent_batches == 1 and workers.pids[0] != first
+    finally:
+        workers.close()
+
+
 def test_closing_ends_every_process_and_every_future(config):
     before = set(threading.enumerate())
     workers = WorkerPredictor(config, 2)

@@ -6,7 +6,10 @@ died is started again after a pause, which doubles with every death until a batc
 
 import logging
 import multiprocessing
+import os
 import queue
+import socket
+import struct
 import threading
 import time
 from collections.abc import Mapping
@@ -107,6 +110,8 @@ class ProcessLane:
         finally:
             theirs.close()  # else this process would hold the worker's end open, and its death would go unnoticed
         self._process = process
+        if self._batch_timeout_s is not None:
+            _limit_pauses(self._pipe, self._batch_timeout_s / 2)
 
     def await_ready(self, report: Report | None) -> PredictorInfo:
         """Raises what loading raises there, rebuilt here, and `EngineDeadError` for a death or a start too slow."""
@@ -232,6 +237,10 @@ class ProcessLane:
                 _log.error("worker %d of the predictor does not answer and is killed", self.index)
                 self.kill()
             return frames.decode_from_worker(self._pipe.recv_bytes())
+        except BlockingIOError:  # stopped in the middle of a frame that is larger than the pipe
+            _log.error("worker %d of the predictor does not take or give its batch and is killed", self.index)
+            self.kill()
+            return None
         except (EOFError, OSError):
             return None
         except msgspec.DecodeError:
@@ -269,6 +278,18 @@ class ProcessLane:
 
     def _ending(self) -> str:
         return "is gone" if self._process is None else ending(self._process)
+
+
+def _limit_pauses(pipe: Connection, most_s: float) -> None:
+    """Make reading and writing raise `BlockingIOError` where nothing moves for so long. `poll` sees only the beginning
+    of an answer, and a worker that is stopped takes no more of a batch than the system holds for it."""
+    if os.name != "posix":  # there a pipe is no socket
+        return
+    seconds, rest = divmod(max(most_s, 1e-3), 1.0)
+    limit = struct.pack("@ll", int(seconds), int(rest * 1e6))  # struct timeval
+    with socket.socket(fileno=os.dup(pipe.fileno())) as end:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
 
 def _failure(failure: frames.Failure) -> AieError:
