@@ -149,22 +149,6 @@ def test_a_level_sends_every_request_once_and_counts_failures(server):
     assert row.errors == {"HTTP 429: no room": 20}
 
 
-def test_mean_batch_comes_from_the_counters_of_the_run(server):
-    metrics = iter(
-        [b'x 1\naie_s_total{m="a"} 10\naie_n_total{m="a"} 5\n', b'aie_s_total{m="a"} 40\naie_n_total{m="a"} 15\n']
-    )
-
-    class Moving(dict):
-        def get(self, path, default=None):
-            return next(metrics) if path == "/metrics" else default
-
-    server.gets = Moving()
-    sampler = Sampler(server.endpoint, ("aie_s_total", "aie_n_total"), lambda: None)
-    planned = plan_requests(1, input_tokens=(3, 3), output_tokens=(2, 2), seed=1)
-    result = asyncio.run(run_level(server.endpoint, "m", planned, 1, sampler=sampler, timeout_s=10))
-    assert result.mean_batch == pytest.approx(3.0)  # 30 requests in 10 steps
-
-
 def test_figures_are_exact():
     outcomes = [
         Outcome(sent_s=0.0, first_token_s=0.1 * k, last_token_s=0.1 * k + 0.4, end_s=1.0 * k, num_output_tokens=5)

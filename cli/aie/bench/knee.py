@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 
 __all__ = ["KNEE_RULE", "Powered", "knee", "knee_line"]
 
-KNEE_RULE = "knee: the level of most requests/s per second of median latency (Kleinrock's power)"
+KNEE_RULE = "◀ knee: the level of most requests/s per second of median latency (Kleinrock's power)"
 
 
 class Powered(Protocol):

@@ -7,7 +7,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from aie.bench.client import Endpoint, Outcome, get_text, send_streaming
+from aie.bench.client import Endpoint, Outcome, send_streaming
+from aie.bench.server_side import ServerWatch, ServerWindow
 from aie.bench.workload import PlannedRequest
 
 __all__ = ["LevelResult", "OnDone", "Sampler", "as_row", "run_level", "run_open"]
@@ -29,36 +30,49 @@ class LevelResult:
     offered_per_s: float | None = None  # of the open loop
     client_cpu: float | None = None  # of one core, used by this process meanwhile
     start_s: float = 0.0
+    server: ServerWindow | None = None
 
 
 @dataclass(slots=True)
 class Sampler:
-    """Watches the server while a level runs: memory through `read_rss`, batch size through its /metrics."""
+    """Watches the server while a level runs: memory through `read_rss`, and what its /metrics say of `model`."""
 
     endpoint: Endpoint
-    metrics_names: tuple[str, str] | None  # counters (requests over all steps, steps); None: not offered
+    model: str | None  # None: its metrics are not looked at
     read_rss: Callable[[], int | None]
     peak_rss_bytes: int | None = field(default=None)
+    server: ServerWatch | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if self.model is not None:
+            self.server = ServerWatch(self.endpoint, self.model)
+
+    async def look(self) -> None:
+        """At the metrics, if there are any."""
+        if self.server is not None and not await self.server.look():
+            self.server = None  # not offered
 
     async def watch(self) -> None:
         """Runs until cancelled."""
-        while True:
-            rss = self.read_rss()
-            if rss is not None:
-                self.peak_rss_bytes = max(rss, self.peak_rss_bytes or 0)
-            await asyncio.sleep(_SAMPLE_EVERY_S)
-
-    async def batch_counters(self) -> tuple[float, float] | None:
-        """(sum of batch sizes, number of steps) since the server started."""
-        if self.metrics_names is None:
-            return None
+        watching = None if self.server is None else asyncio.create_task(self.server.watch())
         try:
-            status, text = await get_text(self.endpoint, "/metrics")
-        except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError):
-            return None
-        found = {name: _metric(text, name) for name in self.metrics_names} if status == 200 else {}
-        values = [value for value in found.values() if value is not None]
-        return (values[0], values[1]) if len(values) == 2 else None
+            while True:
+                rss = self.read_rss()
+                if rss is not None:
+                    self.peak_rss_bytes = max(rss, self.peak_rss_bytes or 0)
+                await asyncio.sleep(_SAMPLE_EVERY_S)
+        finally:
+            if watching is not None:
+                watching.cancel()
+
+    def add_to(self, result: LevelResult) -> None:
+        """What was seen."""
+        result.server = None if self.server is None else self.server.window()
+        result.peak_rss_bytes = self.peak_rss_bytes
+        if result.server is not None:
+            result.mean_batch = result.server.mean_batch
+            if result.peak_rss_bytes is None and result.server.memory_bytes_max is not None:
+                result.peak_rss_bytes = int(result.server.memory_bytes_max)
 
 
 @dataclass(slots=True)
@@ -190,7 +204,7 @@ async def run_open(
 
 
 async def _measured(line: _Line, sampler: Sampler, run: Callable[[float], Awaitable[int]]) -> LevelResult:
-    before = await sampler.batch_counters()
+    await sampler.look()
     watcher = asyncio.create_task(sampler.watch())
     start_s, start_cpu_s = time.perf_counter(), time.process_time()
     try:
@@ -198,11 +212,10 @@ async def _measured(line: _Line, sampler: Sampler, run: Callable[[float], Awaita
         wall_s, cpu_s = time.perf_counter() - start_s, time.process_time() - start_cpu_s
     finally:
         watcher.cancel()
-    after = await sampler.batch_counters()
-    result = LevelResult(concurrency, line.outcomes, wall_s, sampler.peak_rss_bytes, start_s=start_s)
+    await sampler.look()
+    result = LevelResult(concurrency, line.outcomes, wall_s, start_s=start_s)
     result.client_cpu = cpu_s / wall_s if wall_s > 0 else None
-    if before is not None and after is not None and after[1] > before[1]:
-        result.mean_batch = (after[0] - before[0]) / (after[1] - before[1])
+    sampler.add_to(result)
     return result
 
 
@@ -226,15 +239,3 @@ def as_row(outcome: Outcome, result: LevelResult) -> dict[str, object]:
         "prompt_tokens": outcome.num_prompt_tokens,
         "output_tokens": outcome.num_output_tokens,
     }
-
-
-def _metric(text: str, name: str) -> float | None:
-    """The sum over all label sets of one sample name in the Prometheus text format."""
-    total = None
-    for line in text.splitlines():
-        if line.startswith(name) and line[len(name) : len(name) + 1] in ("{", " "):
-            try:
-                total = (total or 0.0) + float(line.rsplit(" ", 1)[1])
-            except ValueError:
-                return None
-    return total

@@ -17,19 +17,19 @@ class Progress:
         self._label = label
         self._total = "" if total is None else f" of {total}"
         self.outcomes: list[Outcome] = []  # of requests that have ended
-        self._start_s = time.monotonic()
+        self.start_s = time.perf_counter()
         self._drawn_s = 0.0
         self._live = sys.stderr.isatty()
 
     @property
     def elapsed_s(self) -> float:
-        return time.monotonic() - self._start_s
+        return time.perf_counter() - self.start_s
 
     def step(self, outcome: Outcome) -> None:
         """One more."""
         self.outcomes.append(outcome)
-        if self._live and time.monotonic() - self._drawn_s >= _REDRAW_EVERY_S:
-            self._drawn_s = time.monotonic()
+        if self._live and time.perf_counter() - self._drawn_s >= _REDRAW_EVERY_S:
+            self._drawn_s = time.perf_counter()
             print(f"\r\x1b[K{self._text()}", end="", file=sys.stderr, flush=True)
 
     def end(self) -> None:

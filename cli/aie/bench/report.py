@@ -10,6 +10,7 @@ from rich.table import Table
 from aie.bench.client import Outcome
 from aie.bench.knee import knee, knee_line
 from aie.bench.load import LevelResult
+from aie.bench.server_side import ServerWindow
 from aie.bench.slo import Slo
 from aie.bench.statistics import Interval, median_interval, min_samples, percentile, tail, upper_bound
 from aie.bench.steady import steady_window
@@ -84,6 +85,7 @@ class Row:
     mean_batch: float | None
     errors: dict[str, int]
     timeline: Timeline | None = None
+    server: ServerWindow | None = None
     turn_ttft_p50: tuple[float, ...] = ()  # of conversations, turn by turn; shorter where a turn was never answered
 
     def as_json(self) -> dict[str, object]:
@@ -146,6 +148,7 @@ def summarize(result: LevelResult, slo: Slo | None = None) -> Row:
         mean_batch=result.mean_batch,
         errors=dict(Counter(one.error for one in result.outcomes if one.error is not None)),
         timeline=timeline(result.outcomes, result.start_s, result.wall_s),
+        server=result.server,
         turn_ttft_p50=_by_turn(answered),
     )
 
@@ -177,7 +180,7 @@ def load_table(rows: Sequence[Row], title: str, *, slo: Slo | None = None) -> Ta
             _cell(row.steady_tokens_per_s, 1), f"{row.answered}/{row.requests}", str(ends["rejected"]),
             str(ends["timed out"]), str(ends["cut"]), str(ends["failed"]),
             "–" if row.peak_rss_bytes is None else f"{row.peak_rss_bytes / 1e6:.0f}", _cell(row.mean_batch, 1),
-            *([] if bend is None else ["◀ knee" if row.label == bend.label else ""]),
+            *([] if bend is None else ["◀" if row.label == bend.label else ""]),
         )  # fmt: skip
     return view
 

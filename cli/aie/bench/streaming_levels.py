@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Sequence
 
-from aie.bench.client import get_text
 from aie.bench.load import LevelResult, OnDone, Sampler, run_level, run_open
 from aie.bench.progress import Progress
 from aie.bench.report import Row, latency_table, load_table, notes
+from aie.bench.server_side import server_table
 from aie.bench.show import context, print_view
 from aie.bench.slo import Slo
 from aie.bench.streaming_plan import Level, Traffic
@@ -36,13 +36,15 @@ def warm_up(target: Target, traffic: Traffic) -> None:
 def run_streaming_level(target: Target, level: Level, traffic: Traffic, results: list[LevelResult]) -> None:
     """Appends to `results`: also when it is interrupted, as far as anything has been answered."""
     before = len(results)
-    sampler = Sampler(target.endpoint, asyncio.run(_batch_metric(target)), target.rss_bytes)
+    sampler = Sampler(target.endpoint, target.model, target.rss_bytes)
     progress = Progress(level.label, level.num_requests)
     try:
         results.append(asyncio.run(_run(target, level, traffic, sampler, progress.step)))
     except KeyboardInterrupt:
         if progress.outcomes:  # requests still in flight are in no count
-            results.append(LevelResult(level.clients, progress.outcomes, progress.elapsed_s, sampler.peak_rss_bytes))
+            partial = LevelResult(level.clients, progress.outcomes, progress.elapsed_s, start_s=progress.start_s)
+            sampler.add_to(partial)
+            results.append(partial)
         raise
     finally:
         progress.end()
@@ -62,25 +64,16 @@ async def _run(target: Target, level: Level, traffic: Traffic, sampler: Sampler,
     )  # fmt: skip
 
 
-async def _batch_metric(target: Target) -> tuple[str, str] | None:
-    """The names of the counters from which the mean batch size follows, if the server has them."""
-    try:
-        _, text = await get_text(target.endpoint, "/metrics")
-    except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError):
-        return None
-    for prefix in ("aie_", "vllm:"):
-        names = f"{prefix}engine_step_requests_total", f"{prefix}engine_steps_total"
-        if all(f"\n{name}" in text for name in names):
-            return names
-    return None
-
-
 def print_tables(rows: Sequence[Row], *, slo: Slo | None = None) -> None:
     """On standard output."""
     loop = "Open" if any(row.offered_per_s is not None for row in rows) else "Closed"
     promised = "" if slo is None else f"; good: {slo}"
     print_view(load_table(rows, f"{loop} loop, streaming, greedy{promised}", slo=slo))
     print_view(latency_table(rows))
+    is_open = loop == "Open"
+    told = server_table([(row.label, row.server, (row.due_ttft if is_open else row.ttft).p50) for row in rows])
+    if told is not None:
+        print_view(told)
 
 
 def print_footer(rows: Sequence[Row], target: Target) -> None:

@@ -1,0 +1,140 @@
+"""What servers of each kind say of the time in which a level ran."""
+
+import asyncio
+
+import pytest
+
+from aie.bench.client import Endpoint
+from aie.bench.load import LevelResult, Sampler
+from aie.bench.report import summarize
+from aie.bench.sections import sections
+from aie.bench.server_side import ServerWatch, server_table
+from aie.bench.streaming_levels import print_tables
+
+OURS = """# TYPE aie_num_requests_running gauge
+aie_num_requests_running{{model_name="m"}} {running}
+aie_num_requests_waiting{{model_name="m"}} {waiting}
+aie_kv_cache_usage_perc{{model_name="m"}} {kv}
+aie_engine_steps_total{{model_name="m"}} {steps}
+aie_engine_step_requests_total{{model_name="m"}} {step_requests}
+aie_prefix_cache_queries_total{{model_name="m"}} {queries}
+aie_prefix_cache_hits_total{{model_name="m"}} {hits}
+aie_num_preemptions_total{{model_name="m"}} {preemptions}
+aie_generation_tokens_total{{model_name="m"}} {steps}
+aie_time_to_first_token_seconds_bucket{{model_name="m",le="0.1"}} {fast}
+aie_time_to_first_token_seconds_bucket{{model_name="m",le="+Inf"}} {fast}
+aie_engine_resident_memory_bytes{{model_name="m"}} 3e8
+aie_process_resident_memory_bytes 1e8
+"""
+FIRST = OURS.format(
+    running=0, waiting=0, kv=0.1, steps=100, step_requests=100, queries=10, hits=10, preemptions=3, fast=7
+)
+SECOND = OURS.format(
+    running=4, waiting=9, kv=0.9, steps=150, step_requests=280, queries=50, hits=20, preemptions=4, fast=8
+)
+LAST = OURS.format(
+    running=2, waiting=1, kv=0.5, steps=200, step_requests=400, queries=110, hits=60, preemptions=5, fast=9
+)
+
+
+def watch(*texts, model="m"):
+    """A server that answers so, one text after the other."""
+    answers = list(texts)
+
+    async def run():
+        async def answer(reader, writer):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + answers.pop(0).encode())
+            await writer.drain()
+            writer.close()
+
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            seconds = iter(range(100))
+            endpoint = Endpoint("127.0.0.1", server.sockets[0].getsockname()[1], "", False)
+            seen = ServerWatch(endpoint, model, clock=lambda: float(next(seconds)))
+            return [await seen.look() for _ in texts], seen
+
+    return asyncio.run(run())
+
+
+def test_our_own_server():
+    found, seen = watch(FIRST, SECOND, LAST)
+    window = seen.window()
+    assert found == [True] * 3 and window.server == "aie"
+    assert (window.waiting_mean, window.waiting_max) == (5.0, 9.0)  # the look before the run is no part of it
+    assert (window.running_mean, window.running_max, window.kv_usage_max) == (3.0, 4.0, 0.9)
+    assert window.mean_batch == 3.0 and window.prefix_hit_share == 0.5 and window.preemptions == 2.0
+    assert window.generated_tokens == 100.0 and window.ttft_p50_ms == pytest.approx(50)  # two, below 100 ms
+    assert window.memory_bytes_max == 4e8 and seen.gauges["waiting"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("prefix", "text", "server", "expected"),
+    [
+        (
+            "vllm:",
+            'vllm:num_requests_running{{model_name="org/m"}} {a}\nvllm:num_requests_waiting{{model_name="org/m"}} {b}\n'
+            'vllm:kv_cache_usage_perc{{model_name="org/m"}} 0.25\nvllm:prefix_cache_queries_total 1{c}\n'
+            "vllm:prefix_cache_hits_total {c}\n",
+            "vLLM",
+            {"running_mean": 5.0, "waiting_max": 7.0, "kv_usage_max": 0.25, "mean_batch": None},
+        ),
+        (
+            "sglang:",
+            'sglang:num_running_reqs{{model_name="m"}} {a}\nsglang:num_queue_reqs{{model_name="m"}} {b}\n'
+            'sglang:token_usage{{model_name="m"}} 0.5\n',
+            "SGLang",
+            {"running_max": 5.0, "waiting_mean": 7.0, "kv_usage_max": 0.5, "preemptions": None},
+        ),
+        (
+            "llamacpp:",
+            "llamacpp:requests_processing {a}\nllamacpp:requests_deferred {b}\nllamacpp:n_decode_total {c}0\n"
+            "llamacpp:n_busy_slots_per_decode {c}\nllamacpp:tokens_predicted_total {c}00\n",
+            "llama-server",
+            # 10 steps of 1 before, 30 of 3 on average after: 80 in 20 steps.
+            {"running_mean": 5.0, "waiting_mean": 7.0, "mean_batch": 4.0, "generated_tokens": 200.0},
+        ),
+    ],
+)
+def test_servers_of_others(prefix, text, server, expected):
+    found, seen = watch(text.format(a=0, b=0, c=1), text.format(a=5, b=7, c=3))
+    window = seen.window()
+    assert found == [True, True] and window.server == server
+    assert {name: getattr(window, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize("text", ["", "<html>", "python_info 1\n"])
+def test_a_server_without_such_metrics_says_nothing(text):
+    found, seen = watch(text, text)
+    assert found == [False, False] and seen.window() is None and seen.gauges == {}
+    assert server_table([("1", None, 3.0)]) is None
+
+
+def test_one_look_is_no_window():
+    assert watch(FIRST)[1].window() is None
+
+
+def test_among_several_models_only_the_named_one_is_meant():
+    two = FIRST + 'aie_num_requests_running{model_name="other"} 5\n'
+    assert watch(two, model="unknown")[0] == [False]
+    assert watch(two, model="other")[0] == [True]
+
+
+def test_it_stands_beside_the_clients_figures(capsys):
+    _, seen = watch(FIRST, SECOND, LAST)
+    sampler = Sampler(seen.endpoint, None, lambda: None)
+    sampler.server = seen
+    result = LevelResult(4, [], 1.0)
+    sampler.add_to(result)
+    row = summarize(result)
+    assert (row.mean_batch, row.peak_rss_bytes) == (3.0, 400_000_000)
+    print_tables([row])
+    shown = capsys.readouterr().out
+    assert "What aie counted meanwhile" in shown
+    assert any(
+        line.split() == ["4", "5.0", "9", "3.0", "4", "90%", "50%", "2", "50", "–"] for line in shown.splitlines()
+    )
+    assert max(map(len, shown.splitlines())) <= 80
+    (*_, told) = sections({"levels": [row.as_json()], "knee": None})
+    assert told.title == "What the server counted meanwhile"
+    assert dict(zip(told.header, told.rows[0], strict=True))["preemptions"] == "2.00"
