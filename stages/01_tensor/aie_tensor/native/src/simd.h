@@ -163,26 +163,35 @@ static inline float float_fma(float a, float b, float c) {
 #endif
 }
 
-/* e^x to about 1 ulp. x = n ln 2 + r with |r| <= ln 2 / 2, e^r by its Taylor polynomial with minimax coefficients
- * (Cephes' expf), then 2^n through the exponent bits in two factors, so that neither leaves the normal range.
- * e^0 is exactly 1, e^-inf exactly 0, NaN stays NaN. */
-ALWAYS_INLINE vf vf_exp(vf x) {
+/* e^x = 2^n e^r with |r| <= ln 2 / 2: gives e^r, by its Taylor polynomial with minimax coefficients (Cephes' expf), and n
+ * as a float and as an integer. For x within -104 .. 89. */
+ALWAYS_INLINE vf exp_parts(vf x, vf *n, vi *integer) {
     const vf shift = vf_set(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer kept in the low bits */
-    vf bounded = vf_select(x > 89.0f, vf_set(89.0f), vf_select(x < -104.0f, vf_set(-104.0f), x));
-    vf rounded = vf_fma(bounded, vf_set(1.44269504088896341f), shift);
-    vi n = (vi)rounded - (vi)shift;
-    rounded -= shift;
-    vf r = vf_fma(rounded, vf_set(-0.693359375f), bounded);
+    vf rounded = vf_fma(x, vf_set(1.44269504088896341f), shift);
+    *integer = (vi)rounded - (vi)shift;
+    *n = rounded -= shift;
+    vf r = vf_fma(rounded, vf_set(-0.693359375f), x);
     r = vf_fma(rounded, vf_set(2.12194440e-4f), r);
     vf p = vf_fma(vf_set(1.9875691500e-4f), r, vf_set(1.3981999507e-3f));
     p = vf_fma(p, r, vf_set(8.3334519073e-3f));
     p = vf_fma(p, r, vf_set(4.1665795894e-2f));
     p = vf_fma(p, r, vf_set(1.6666665459e-1f));
     p = vf_fma(p, r, vf_set(5.0000001201e-1f));
-    p = vf_fma(p, r * r, r) + 1.0f;
+    return vf_fma(p, r * r, r) + 1.0f;
+}
+
+/* p * 2^n through the exponent bits, in two factors, so that neither leaves the normal range. */
+ALWAYS_INLINE vf times_power(vf p, vi n) {
     vi half = n >> 1;
     vf low = (vf)((half + 127) << 23), high = (vf)((n - half + 127) << 23);
-    vf result = p * low * high;
+    return p * low * high;
+}
+
+/* e^x to about 1 ulp. e^0 is exactly 1, e^-inf exactly 0, NaN stays NaN. */
+ALWAYS_INLINE vf vf_exp(vf x) {
+    vf bounded = vf_select(x > 89.0f, vf_set(89.0f), vf_select(x < -104.0f, vf_set(-104.0f), x)), power;
+    vi n;
+    vf p = exp_parts(bounded, &power, &n), result = times_power(p, n);
     return vf_select(x < -104.0f, vf_set(0.0f), vf_select(x != x, x, result));
 }
 

@@ -17,25 +17,13 @@ ALWAYS_INLINE vf vf_polynomial(const int n, const float *c, vf x) {
 
 /* e^x for x <= 0, as softmax needs it: vf_exp without what only larger x need. Below -104 it is exactly 0. */
 ALWAYS_INLINE vf vf_exp_down(vf x) {
-    const vf shift = vf_set(12582912.0f);
-    x = vf_max(vf_set(-104.0f), x); /* NaN stays */
-    vf rounded = vf_fma(x, vf_set(1.44269504088896341f), shift);
-    vi n = (vi)rounded - (vi)shift;
-    rounded -= shift;
-    vf r = vf_fma(rounded, vf_set(-0.693359375f), x);
-    r = vf_fma(rounded, vf_set(2.12194440e-4f), r);
-    vf p = vf_fma(vf_set(1.9875691500e-4f), r, vf_set(1.3981999507e-3f));
-    p = vf_fma(p, r, vf_set(8.3334519073e-3f));
-    p = vf_fma(p, r, vf_set(4.1665795894e-2f));
-    p = vf_fma(p, r, vf_set(1.6666665459e-1f));
-    p = vf_fma(p, r, vf_set(5.0000001201e-1f));
-    p = vf_fma(p, r * r, r) + 1.0f;
+    vf power;
+    vi n;
+    vf p = exp_parts(vf_max(vf_set(-104.0f), x), &power, &n); /* NaN stays */
 #if VW == 16
-    (void)n;
-    return (vf)_mm512_scalef_ps((__m512)p, (__m512)rounded);
+    return (vf)_mm512_scalef_ps((__m512)p, (__m512)power);
 #else
-    vi half = n >> 1;
-    return p * (vf)((half + 127) << 23) * (vf)((n - half + 127) << 23);
+    return times_power(p, n);
 #endif
 }
 
