@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from aie.console import note
+from aie.engine_flags import Activations, Kernels, KVDtype, Lenient, Quantize, Threads
 from aie_engine import InvalidInputError
 
 if TYPE_CHECKING:
@@ -24,22 +25,12 @@ def chat(
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token every time.")] = 0.7,
     top_p: Annotated[float, typer.Option(help="Draw from the smallest set with this much probability.")] = 0.95,
     seed: Annotated[int | None, typer.Option(help="Same seed, same answers.")] = None,
-    quantize: Annotated[
-        str | None, typer.Option(metavar="KIND", help="Precision of the weights, such as int8. [file: as it has them]")
-    ] = None,
-    kv_dtype: Annotated[
-        str | None, typer.Option(metavar="KIND", help="Cached keys and values as fp32, fp16 or int8. [fp32]")
-    ] = None,
-    activations: Annotated[
-        str | None,
-        typer.Option(metavar="KIND", help="Activations as fp32 or, faster and no longer exact, as int8. [fp32]"),
-    ] = None,
-    lenient: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Let a named difference from a file format's rules through; repeatable."),
-    ] = None,
-    kernels: Annotated[str | None, typer.Option(help="native, numpy or auto.")] = None,
-    threads: Annotated[int | None, typer.Option(help="Compute threads.")] = None,
+    quantize: Quantize = None,
+    kv_dtype: KVDtype = None,
+    activations: Activations = None,
+    lenient: Lenient = None,
+    kernels: Kernels = None,
+    threads: Threads = None,
 ) -> None:
     """Talk to a model. `/clear` starts over, `/exit` or Ctrl-D ends, Ctrl-C cuts an answer short."""
     from aie.local import local_model, sampling_of

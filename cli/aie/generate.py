@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from aie.console import note
+from aie.engine_flags import Activations, Kernels, KVDtype, Lenient, Quantize, Threads
 from aie_engine import InvalidInputError
 
 __all__ = ["generate", "register"]
@@ -24,22 +25,12 @@ def generate(
     ] = 0.0,
     seed: Annotated[int | None, typer.Option(help="Same seed, same text.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Wrap the prompt in the model's chat template.")] = False,
-    quantize: Annotated[
-        str | None, typer.Option(metavar="KIND", help="Precision of the weights, such as int8. [file: as it has them]")
-    ] = None,
-    kv_dtype: Annotated[
-        str | None, typer.Option(metavar="KIND", help="Cached keys and values as fp32, fp16 or int8. [fp32]")
-    ] = None,
-    activations: Annotated[
-        str | None,
-        typer.Option(metavar="KIND", help="Activations as fp32 or, faster and no longer exact, as int8. [fp32]"),
-    ] = None,
-    lenient: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Let a named difference from a file format's rules through; repeatable."),
-    ] = None,
-    kernels: Annotated[str | None, typer.Option(help="native, numpy or auto.")] = None,
-    threads: Annotated[int | None, typer.Option(help="Compute threads.")] = None,
+    quantize: Quantize = None,
+    kv_dtype: KVDtype = None,
+    activations: Activations = None,
+    lenient: Lenient = None,
+    kernels: Kernels = None,
+    threads: Threads = None,
 ) -> None:
     """Continue a prompt with a model loaded into this process. The text goes to standard output as it is written."""
     from aie.local import local_model, sampling_of

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from aie.engine_flags import Activations, Kernels, KVDtype, Lenient, Quantize
+
 if TYPE_CHECKING:
     from aie.settings import ServeSettings
 
@@ -48,9 +50,7 @@ def serve(
             "classifier or image model. [1]"
         ),
     ] = None,
-    kernels: Annotated[
-        str | None, typer.Option(help="native (C, compiled on first use), numpy, or auto. [auto]")
-    ] = None,
+    kernels: Kernels = None,
     max_batch_size: Annotated[int | None, typer.Option(help="Most requests computed in one step. [64]")] = None,
     max_batch_tokens: Annotated[int | None, typer.Option(help="Most tokens computed in one step. [512]")] = None,
     max_wait_ms: Annotated[
@@ -86,13 +86,8 @@ def serve(
         int | None, typer.Option(help="Most tokens of prompt and answer together. [what model and KV memory allow]")
     ] = None,
     kv_memory: Annotated[str | None, typer.Option(help="Memory for the KV cache, such as 512MiB. [768MiB]")] = None,
-    kv_dtype: Annotated[
-        str | None, typer.Option(metavar="KIND", help="Cached keys and values as fp32, fp16 or int8. [fp32]")
-    ] = None,
-    activations: Annotated[
-        str | None,
-        typer.Option(metavar="KIND", help="Activations as fp32 or, faster and no longer exact, as int8. [fp32]"),
-    ] = None,
+    kv_dtype: KVDtype = None,
+    activations: Activations = None,
     prefix_cache: Annotated[
         bool | None,
         typer.Option(
@@ -108,16 +103,8 @@ def serve(
             "that saves time; the answer stays the same. 0: never. [8]",
         ),
     ] = None,
-    quantize: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND", help="Weights as fp32, fp16, bf16, int8, int8-64, int8-row or int4. [file: as it has them]"
-        ),
-    ] = None,
-    lenient: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Let a named difference from a file format's rules through; repeatable."),
-    ] = None,
+    quantize: Quantize = None,
+    lenient: Lenient = None,
     api_key: Annotated[
         str | None, typer.Option(help="Ask for `Authorization: Bearer KEY`. Better given as AIE_API_KEY.")
     ] = None,
