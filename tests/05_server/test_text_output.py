@@ -82,7 +82,9 @@ def test_any_cut_into_events_gives_the_same_text(
     with_logprobs: bool,
 ) -> None:  # fmt: skip
     """One token per character: the prompt, what comes before min_tokens, and the rest up to the first stop string."""
-    options = OutputOptions(stop=stops, echo=echo, with_logprobs=with_logprobs, min_tokens=min_tokens)
+    options = OutputOptions(
+        stop=stops, echo=echo, with_logprobs=with_logprobs, min_tokens=min_tokens, with_token_ids=True
+    )
     output = TextOutput(tokenizer, options, tuple(prompt.encode()))
     scores = tuple(TokenLogprobs(token, -2.0) for token in prompt.encode()[1:])
     deltas = [output.push(TokenEvent("r", prompt_logprobs=scores if with_logprobs else ()))]
@@ -97,6 +99,9 @@ def test_any_cut_into_events_gives_the_same_text(
     assert "".join(delta.text for delta in deltas) == (prompt if echo else "") + expected
     last = [delta.finish_reason for delta in deltas if delta.finish_reason is not None]
     assert last == ["stop" if ends else "length"]
+    num_tokens = len(free) + (min(ends)[0] if ends else len(rest))  # the stop string's own are counted
+    assert output.num_tokens == num_tokens
+    assert bytes(token for delta in deltas for token in delta.token_ids) == answer[:num_tokens].encode()
     if with_logprobs:
         scored = [item for delta in deltas for item in delta.scored]
         assert [chr(item.scores.token_id) for item in scored] == list((prompt if echo else "") + expected)

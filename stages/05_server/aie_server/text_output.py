@@ -48,8 +48,9 @@ class Delta:
 
 
 class TextOutput:
-    """The text of one choice. `num_tokens` counts what the model computed, whether it became text or not;
-    `prompt_scores` is what the engine said of the prompt's tokens, from the second on."""
+    """The text of one choice. `num_tokens` counts the answer's tokens, whether they became text or not, up to the
+    one that completed a stop string; `prompt_scores` is what the engine said of the prompt's tokens, from the second
+    on."""
 
     def __init__(self, tokenizer: Tokenizer, options: OutputOptions, prompt_ids: Sequence[int] = ()) -> None:
         self._decoder = tokenizer.incremental(skip_special_tokens=options.skip_special_tokens)
@@ -70,32 +71,41 @@ class TextOutput:
         text = ""
         if self._echo and (event.token_ids or event.finish_reason):
             text = self._decode_prompt()
+        finish_reason, num_new = event.finish_reason, len(event.token_ids)
         if self._options.without_answer:
             end = 0
-        else:
-            self.num_tokens += len(event.token_ids)
         if self._matcher is not None:  # no stop string begins before min_tokens
             begin = min(end, max(0, self._options.min_tokens - num_before))
             text += self._decode(event, 0, begin)
-            text, finish_reason = self._match(text, self._decode(event, begin, end), event.finish_reason)
+            certain, num_new = self._match(event, begin, end)
+            text += certain
+            if self._matcher.matched is not None:
+                finish_reason = "stop"
         else:
-            finish_reason = event.finish_reason
             text += self._decode(event, 0, end)
             if finish_reason is not None:
                 text += self._decoder.finish()
+        if self._options.without_answer:
+            num_new = 0
+        self.num_tokens += num_new
         self._num_released += len(text)
-        token_ids = event.token_ids if self._options.with_token_ids and not self._options.without_answer else ()
+        token_ids = event.token_ids[:num_new] if self._options.with_token_ids else ()
         return Delta(text, finish_reason, self._scored(finish_reason) if self._with_logprobs else [], token_ids)
 
-    def _match(self, before: str, text: str, finish_reason: str | None) -> tuple[str, str | None]:
-        """`before`, which no stop string touches, with what of `text` is certain; and how the answer ends, if so."""
+    def _match(self, event: TokenEvent, begin: int, end: int) -> tuple[str, int]:
+        """What of the tokens' text is certain, and how many of the event's tokens belong to the answer: up to the one
+        that completes a stop string. How many the engine has computed behind it is a matter of chance."""
         assert self._matcher is not None
-        if finish_reason is not None:
-            text += self._decoder.finish()
-        text = self._matcher.push(text)
-        if self._matcher.matched is not None:
-            return before + text, "stop"
-        return before + text + (self._matcher.finish() if finish_reason is not None else ""), finish_reason
+        text = ""
+        for index in range(begin, end):
+            text += self._matcher.push(self._decode(event, index, index + 1))
+            if self._matcher.matched is not None:
+                return text, index + 1
+        if event.finish_reason is not None:
+            text += self._matcher.push(self._decoder.finish())
+            if self._matcher.matched is None:
+                text += self._matcher.finish()
+        return text, len(event.token_ids)
 
     def _decode_prompt(self) -> str:
         """The prompt's text, as the first part of the answer's."""
