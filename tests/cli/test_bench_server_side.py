@@ -58,10 +58,10 @@ def watch(*texts, model="m"):
 
 
 def test_our_own_server():
-    found, seen = watch(FIRST, SECOND, LAST)
+    found, seen = watch(FIRST, SECOND, LAST, LAST)
     window = seen.window()
-    assert found == [True] * 3 and window.server == "aie"
-    assert (window.waiting_mean, window.waiting_max) == (5.0, 9.0)  # the look before the run is no part of it
+    assert found == [True] * 4 and window.server == "aie"
+    assert (window.waiting_mean, window.waiting_max) == (5.0, 9.0)  # the looks before and after the run are no part of it
     assert (window.running_mean, window.running_max, window.kv_usage_max) == (3.0, 4.0, 0.9)
     assert window.mean_batch == 3.0 and window.prefix_hit_share == 0.5 and window.preemptions == 2.0
     assert window.generated_tokens == 100.0 and window.ttft_p50_ms == pytest.approx(50)  # two, below 100 ms
@@ -121,7 +121,7 @@ def test_among_several_models_only_the_named_one_is_meant():
 
 
 def test_it_stands_beside_the_clients_figures(capsys):
-    _, seen = watch(FIRST, SECOND, LAST)
+    _, seen = watch(FIRST, SECOND, LAST, LAST)
     sampler = Sampler(seen.endpoint, None, lambda: None)
     sampler.server = seen
     result = LevelResult(4, [], 1.0)

@@ -42,6 +42,7 @@ async def run_at_once(
     timeout_s: float,
     sampler: Sampler,
     on_done: Callable[[Outcome], None] = lambda _outcome: None,
+    on_start: Callable[[Outcome], None] = lambda _outcome: None,
 ) -> AtOnceResult:
     """`count` requests, the questions in turn, and none begun after `duration_s`."""
     requests = [(_request(endpoint, question)) for question in questions]
@@ -57,7 +58,9 @@ async def run_at_once(
             for request in waiting:
                 if duration_s is not None and time.perf_counter() - start_s >= duration_s:
                     break
-                outcome = await line.ask(request, timeout_s)
+                outcome = Outcome()
+                on_start(outcome)
+                await line.ask(request, timeout_s, outcome)
                 outcomes.append(outcome)
                 on_done(outcome)
         finally:
@@ -82,9 +85,9 @@ class _Line:
         self._endpoint = endpoint
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def ask(self, request: bytes, timeout_s: float) -> Outcome:
-        """Never raises for what a server does: it goes into `error`."""
-        outcome = Outcome(sent_s=time.perf_counter())
+    async def ask(self, request: bytes, timeout_s: float, outcome: Outcome) -> None:
+        """Never raises for what a server does: it goes into `outcome.error`."""
+        outcome.sent_s = time.perf_counter()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._exchange(request, outcome)
@@ -95,7 +98,6 @@ class _Line:
             outcome.error = describe_error(error)
             self.close()
         outcome.end_s = time.perf_counter()
-        return outcome
 
     def close(self) -> None:
         if self._streams is not None:

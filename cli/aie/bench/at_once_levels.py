@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from aie.bench.at_once import AtOnceResult, run_at_once
 from aie.bench.at_once_report import AtOnceRow, at_once_table, details, summarize_at_once
+from aie.bench.client import Outcome
 from aie.bench.load import Sampler
-from aie.bench.progress import Progress
+from aie.bench.progress import Progress, Seen, Ui
 from aie.bench.questions import MAX_DIFFERENT, Question, ask_inputs, plan_questions
 from aie.bench.show import context, print_view
 from aie.bench.target import Target
@@ -31,6 +32,7 @@ class AtOncePlan:
     count: int  # per level, at most
     duration_s: float | None
     timeout_s: float
+    ui: Ui = "plain"
 
 
 def plan_at_once(
@@ -44,6 +46,7 @@ def plan_at_once(
     input_tokens: tuple[int, int],
     seed: int,
     timeout_s: float,
+    ui: Ui = "plain",
 ) -> AtOncePlan:
     """Without a number of requests and a duration: five seconds per level, which suits small and large models."""
     inputs = [] if kind == "embeddings" else ask_inputs(target.endpoint, target.model)
@@ -54,7 +57,7 @@ def plan_at_once(
         kind, target.model, inputs, min(count, MAX_DIFFERENT), length=length_draw(shape, input_tokens), seed=seed
     )
     reads_text = kind == "embeddings" or any(tensor.datatype == "BYTES" for tensor in inputs)
-    return AtOncePlan(kind, shape if reads_text else "", questions, levels, count, duration_s, timeout_s)
+    return AtOncePlan(kind, shape if reads_text else "", questions, levels, count, duration_s, timeout_s, ui)
 
 
 def run_at_once_levels(target: Target, plan: AtOncePlan, rows: list[AtOnceRow]) -> None:
@@ -63,8 +66,9 @@ def run_at_once_levels(target: Target, plan: AtOncePlan, rows: list[AtOnceRow]) 
     for level in plan.levels:
         # With a duration the clock decides how many there will be.
         progress = Progress(
-            f"{level} client{'s' if level > 1 else ''}", None if plan.duration_s is not None else plan.count
+            f"{level} client{'s' if level > 1 else ''}", None if plan.duration_s is not None else plan.count, ui=plan.ui
         )
+        progress.server = Seen(target.rss_bytes)
         try:
             result = _level(target, plan, level, plan.count, progress)
         except KeyboardInterrupt:
@@ -90,16 +94,20 @@ def show_at_once(rows: Sequence[AtOnceRow], plan: AtOncePlan, target: Target) ->
 
 def _level(target: Target, plan: AtOncePlan, clients: int, count: int, progress: Progress | None) -> AtOnceResult:
     sampler = Sampler(target.endpoint, None, target.rss_bytes)
-    return asyncio.run(
-        run_at_once(
-            target.endpoint,
-            target.model,
-            plan.questions,
-            clients,
-            count=count,
-            duration_s=plan.duration_s,
-            timeout_s=plan.timeout_s,
-            sampler=sampler,
-            on_done=(lambda _: None) if progress is None else progress.step,
-        )
-    )
+
+    async def run() -> AtOnceResult:
+        showing = None if progress is None else asyncio.create_task(progress.show())
+        try:
+            return await run_at_once(
+                target.endpoint, target.model, plan.questions, clients, count=count, duration_s=plan.duration_s,
+                timeout_s=plan.timeout_s, sampler=sampler, on_done=_no_news if progress is None else progress.step,
+                on_start=_no_news if progress is None else progress.started,
+            )  # fmt: skip
+        finally:
+            if showing is not None:
+                showing.cancel()
+
+    return asyncio.run(run())
+
+
+def _no_news(_outcome: Outcome) -> None: ...

@@ -94,6 +94,12 @@ def bench(
     serve_args: Annotated[
         str, typer.Option(help="Flags for the server that is started, such as '--threads 2 --kernels numpy'.")
     ] = "",
+    ui: Annotated[
+        str | None,
+        typer.Option(
+            help="While it runs: live (a picture on the terminal), plain lines, or none. [live on a terminal]"
+        ),
+    ] = None,
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
     rows_path: Annotated[
         Path | None, typer.Option("--rows", help="Also write every single request to this file, as JSON lines.")
@@ -132,7 +138,7 @@ def bench(
         input_tokens=input_tokens, output_tokens=output_tokens, shared_prefix=shared_prefix, cancel=cancel, slo=slo,
         find_max=find_max, repeat=repeat, seed=seed, timeout_s=timeout_s, api_key=api_key, serve_args=serve_args,
         rows_path=rows_path, engine=engine, trace=trace, time_scale=time_scale, length_scale=length_scale, turns=turns,
-        think_s=think_s,
+        think_s=think_s, ui=ui,
     )  # fmt: skip
     sources = Sources.of(options)
     outputs.check()

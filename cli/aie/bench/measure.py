@@ -60,6 +60,7 @@ def _at_once(target: Target, options: BenchOptions) -> tuple[dict[str, object], 
     plan = plan_at_once(
         target, options.endpoint, options.levels, requests=options.requests, duration_s=options.duration,
         shape=options.shape, input_tokens=options.bounds, seed=options.seed, timeout_s=options.timeout_s,
+        ui=options.progress,
     )  # fmt: skip
     complete = until_interrupted(lambda: run_at_once_levels(target, plan, rows))
     show_at_once(rows, plan, target)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from aie.bench.arrivals import ArrivalKind, Arrivals, Rate, parse_rates
 from aie.bench.lengths_file import PREFIX
+from aie.bench.progress import Ui, choose_ui
 from aie.bench.slo import Slo, parse_slo
 from aie.bench.trace import Cut
 from aie.bench.workload import LENGTHS, Cancel, parse_cancel, parse_lengths
@@ -48,6 +49,7 @@ class BenchOptions:
     trace: Path | None = None
     time_scale: float = 1.0
     length_scale: float = 1.0
+    ui: str | None = None
     turns: int = 1
     think_s: float = 0.0
     rows_path: Path | None = None
@@ -64,7 +66,15 @@ class BenchOptions:
             )
         self._check_numbers()
         self._check_together()
-        _ = self.levels, self.rates, self.bounds, self.output_bounds, self.promise, self.leaving  # each checks itself
+        _ = (
+            self.progress,
+            self.levels,
+            self.rates,
+            self.bounds,
+            self.output_bounds,
+            self.promise,
+            self.leaving,
+        )  # each checks itself
         Arrivals(Rate(1.0, 1.0), self.kind, self.burstiness)
 
     @property
@@ -93,6 +103,11 @@ class BenchOptions:
         """The file of `--lengths file:PATH`."""
         named = self.lengths is not None and self.lengths.startswith(PREFIX)
         return Path(str(self.lengths).removeprefix(PREFIX)) if named else None
+
+    @property
+    def progress(self) -> Ui:
+        """What is seen meanwhile."""
+        return choose_ui(self.ui)
 
     @property
     def cut(self) -> Cut:

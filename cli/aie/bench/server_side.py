@@ -109,8 +109,10 @@ class ServerWatch:
         )
 
     def _over(self, of: Callable[[Sequence[float]], float], gauge: str) -> float | None:
-        """Over all looks but the first, which was before anything was sent."""
-        values = [gauges[gauge] for gauges in self._gauges[1:] if gauge in gauges]
+        """Over the looks between the first and the last, which are from before anything was sent and after all was
+        answered; of a run shorter than a second there is only the last."""
+        inside = self._gauges[1:-1] or self._gauges[1:]
+        values = [gauges[gauge] for gauges in inside if gauge in gauges]
         return float(of(values)) if values else None
 
 

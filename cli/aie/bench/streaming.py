@@ -108,7 +108,7 @@ def run_streaming(target: Target, options: BenchOptions, sources: Sources) -> St
                 note(f"Run {number + 1} of {options.repeat}")
             # Other prompts in each run, or a server that caches prefixes would know them from the last.
             own = replace(traffic, seed=traffic.seed + number * _NEXT_RUN)
-            run_streaming_levels(target, _levels(options, own, trace), own, report.results)
+            run_streaming_levels(target, _levels(options, own, trace), own, report.results, options.progress)
 
     report.complete = until_interrupted(measure)
     rows = report.rows
@@ -150,7 +150,7 @@ def _search(target: Target, options: BenchOptions, traffic: Traffic, report: Str
             duration_s=options.duration or (None if options.requests else _PROBE_S),
             max_in_flight=options.max_in_flight,
         )  # fmt: skip
-        run_streaming_level(target, level, traffic, report.results)
+        run_streaming_level(target, level, traffic, report.results, options.progress)
         done = Probe(per_s, judge(slo, report.results[-1].outcomes))
         note(f"{per_s:.3g} requests/s: " + ("held" if done.is_held else "; ".join(done.broken)))
         return done

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
-from aie.bench.load import LevelResult, OnDone, Sampler, run_level, run_open
-from aie.bench.progress import Progress
+from aie.bench.load import LevelResult, Sampler, run_level, run_open
+from aie.bench.progress import Progress, Seen, Ui
 from aie.bench.report import Row, latency_table, load_table, notes
 from aie.bench.server_side import server_table
 from aie.bench.show import context, print_view
@@ -15,11 +15,13 @@ from aie.bench.target import Target
 __all__ = ["print_footer", "print_tables", "run_streaming_level", "run_streaming_levels", "warm_up"]
 
 
-def run_streaming_levels(target: Target, levels: Sequence[Level], traffic: Traffic, results: list[LevelResult]) -> None:
+def run_streaming_levels(
+    target: Target, levels: Sequence[Level], traffic: Traffic, results: list[LevelResult], ui: Ui = "plain"
+) -> None:
     """Appends to `results`. On Ctrl-C what a level has measured so far is its result, and the interrupt goes on."""
     warm_up(target, traffic)
     for level in levels:
-        run_streaming_level(target, level, traffic, results)
+        run_streaming_level(target, level, traffic, results, ui)
 
 
 def warm_up(target: Target, traffic: Traffic) -> None:
@@ -33,13 +35,16 @@ def warm_up(target: Target, traffic: Traffic) -> None:
     )
 
 
-def run_streaming_level(target: Target, level: Level, traffic: Traffic, results: list[LevelResult]) -> None:
+def run_streaming_level(
+    target: Target, level: Level, traffic: Traffic, results: list[LevelResult], ui: Ui = "plain"
+) -> None:
     """Appends to `results`: also when it is interrupted, as far as anything has been answered."""
     before = len(results)
     sampler = Sampler(target.endpoint, target.model, target.rss_bytes)
-    progress = Progress(level.label, level.num_requests)
+    progress = Progress(level.label, level.num_requests, ui=ui)
+    progress.server = Seen(target.rss_bytes, lambda: {} if sampler.server is None else sampler.server.gauges)
     try:
-        results.append(asyncio.run(_run(target, level, traffic, sampler, progress.step)))
+        results.append(asyncio.run(_run(target, level, traffic, sampler, progress)))
     except KeyboardInterrupt:
         if progress.outcomes:  # requests still in flight are in no count
             partial = LevelResult(level.clients, progress.outcomes, progress.elapsed_s, start_s=progress.start_s)
@@ -52,16 +57,21 @@ def run_streaming_level(target: Target, level: Level, traffic: Traffic, results:
             result.offered_per_s = None if level.rate is None else level.rate.mean
 
 
-async def _run(target: Target, level: Level, traffic: Traffic, sampler: Sampler, on_done: OnDone) -> LevelResult:
-    if level.rate is not None:
-        return await run_open(
-            target.endpoint, target.model, level.requests, level.due, sampler=sampler, timeout_s=traffic.timeout_s,
-            max_in_flight=level.max_in_flight, on_done=on_done, chat=traffic.chat,
+async def _run(target: Target, level: Level, traffic: Traffic, sampler: Sampler, progress: Progress) -> LevelResult:
+    showing = asyncio.create_task(progress.show())
+    try:
+        if level.rate is not None:
+            return await run_open(
+                target.endpoint, target.model, level.requests, level.due, sampler=sampler, timeout_s=traffic.timeout_s,
+                max_in_flight=level.max_in_flight, on_done=progress.step, on_start=progress.started, chat=traffic.chat,
+            )  # fmt: skip
+        return await run_level(
+            target.endpoint, target.model, level.requests, level.clients, sampler=sampler, timeout_s=traffic.timeout_s,
+            duration_s=level.duration_s, on_done=progress.step, on_start=progress.started, chat=traffic.chat,
+            think_s=traffic.think_s,
         )  # fmt: skip
-    return await run_level(
-        target.endpoint, target.model, level.requests, level.clients, sampler=sampler, timeout_s=traffic.timeout_s,
-        duration_s=level.duration_s, on_done=on_done, chat=traffic.chat, think_s=traffic.think_s,
-    )  # fmt: skip
+    finally:
+        showing.cancel()
 
 
 def print_tables(rows: Sequence[Row], *, slo: Slo | None = None) -> None:
