@@ -61,7 +61,7 @@ def test_our_own_server():
     found, seen = watch(FIRST, SECOND, LAST, LAST)
     window = seen.window()
     assert found == [True] * 4 and window.server == "aie"
-    assert (window.waiting_mean, window.waiting_max) == (5.0, 9.0)  # the looks before and after the run are no part of it
+    assert (window.waiting_mean, window.waiting_max) == (5.0, 9.0)  # without those before and after
     assert (window.running_mean, window.running_max, window.kv_usage_max) == (3.0, 4.0, 0.9)
     assert window.mean_batch == 3.0 and window.prefix_hit_share == 0.5 and window.preemptions == 2.0
     assert window.generated_tokens == 100.0 and window.ttft_p50_ms == pytest.approx(50)  # two, below 100 ms
