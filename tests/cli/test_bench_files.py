@@ -201,7 +201,7 @@ def test_charts_hold_what_they_are_given():
     assert chart.count("<circle") == 2 and "a&lt;b" in chart and "no logarithm" not in chart
     xs = [float(x) for x in re.findall(r'cx="([\d.]+)"', chart)]
     ys = [float(y) for y in re.findall(r'cy="([\d.]+)"', chart)]
-    assert xs[0] == 64 and xs[1] == 720 - 150 and ys == [300 - 44, 12]  # the corners of the plane
+    assert xs[0] == 64 and xs[1] == 720 - 150 and ys == [300 - 44, 30]  # the corners of the plane
     assert line_chart({"a": []}, x_label="x", y_label="y") == ""
     flat = line_chart({"a": [(0, 0, ""), (0, 0, "")]}, x_label="x", y_label="y")
     assert "nan" not in flat and "<circle" not in flat

@@ -11,7 +11,7 @@ Series = Mapping[str, Sequence[tuple[float, float, str]]]
 
 _COLOURS = ("#2f6fde", "#d9622b", "#2e9e5b", "#a14fc4", "#c2408a", "#7d8a2e", "#1a9aa8", "#8a6d4a")
 _WIDTH, _HEIGHT = 720, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 150, 12, 44
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 150, 30, 44
 
 
 def line_chart(series: Series, *, x_label: str, y_label: str, log_y: bool = False) -> str:
@@ -40,7 +40,7 @@ def line_chart(series: Series, *, x_label: str, y_label: str, log_y: bool = Fals
     for index, (name, points) in enumerate(drawn.items()):
         parts += _line(name, [(*place(x, y), title) for x, y, title in points], index)
     parts.append(_text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 8, x_label, "middle"))
-    parts.append(_text(_WIDTH - _RIGHT + 12, _HEIGHT - _BOTTOM, y_label, "start"))
+    parts.append(_text(8, 14, y_label, "start"))
     return "".join([*parts, "</svg>"])
 
 
