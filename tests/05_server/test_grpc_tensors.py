@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from aie_engine import InvalidInputError
+from aie_server import ServerConfig
 from aie_server.grpc.protocol import METHODS
 from aie_server.grpc.schema import Values, decode, encode
 from aie_server.grpc.tensors import infer_response, read_tensors
@@ -17,7 +18,7 @@ RAW = struct.pack("<2f", 1, 2)
 
 
 def read(request: Values) -> Any:
-    return read_tensors(decode(REQUEST, encode(REQUEST, request)))
+    return read_tensors(decode(REQUEST, encode(REQUEST, request)), ServerConfig())
 
 
 @pytest.mark.parametrize(

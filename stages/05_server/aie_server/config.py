@@ -58,6 +58,7 @@ class ServerConfig:
     allowed_template_kwargs: tuple[str, ...] = ("date_string", "enable_thinking", "thinking")
     max_inputs: int = 2048  # texts, rows or images of one request to a predictor, as OpenAI's API has it
     max_input_chars: int = 1 << 20  # of one text; what the model cannot read of it is cut
+    max_pair_chars: int = 1 << 23  # of all pairs of a cross-encoder, which reads the query anew with each document
     max_image_pixels: int = 1 << 25  # width × height of one image, checked before it is decoded
     max_request_pixels: int = 1 << 27  # of all images of a request, shared among them: each costs time to decode
     metrics_prefix: str = "aie_"
@@ -66,7 +67,8 @@ class ServerConfig:
     def __post_init__(self) -> None:
         for name in (
             "max_choices", "max_messages", "default_completion_tokens", "max_inputs", "max_input_chars",
-            "max_image_pixels", "max_request_pixels", "max_constraint_chars", "max_guided_choices", "max_tools",
+            "max_pair_chars", "max_image_pixels", "max_request_pixels", "max_constraint_chars", "max_guided_choices",
+            "max_tools",
         ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise InvalidInputError(f"{name} must be at least 1, not {getattr(self, name)}.", param=name)

@@ -36,6 +36,7 @@ __all__ = [
     "UnsupportedFieldError",
     "error_object",
     "retry_after_header",
+    "v2_error_object",
 ]
 
 
@@ -125,6 +126,12 @@ _TYPES: Final[Mapping[int, str]] = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+
+
+def v2_error_object(error: BaseException) -> dict[str, str | None]:
+    """The same as KServe's and Triton's protocols have it: a sentence, and our code beside it."""
+    said = error_object(error)["error"]
+    return {"error": said["message"], "code": said["code"]}
 
 
 def error_object(error: BaseException) -> dict[str, dict[str, str | None]]:

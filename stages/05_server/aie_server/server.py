@@ -21,7 +21,14 @@ from aie_server.api.tokenize import DetokenizeEndpoint, TokenizeEndpoint
 from aie_server.auth import ApiKeys
 from aie_server.config import HttpLimits, ServerConfig
 from aie_server.control import ModelControl
-from aie_server.errors import RouteError, ServerDrainingError, UnauthorizedError, error_object, retry_after_header
+from aie_server.errors import (
+    RouteError,
+    ServerDrainingError,
+    UnauthorizedError,
+    error_object,
+    retry_after_header,
+    v2_error_object,
+)
 from aie_server.gate import AdmitRequest, Gate, OpenGate
 from aie_server.grpc import GrpcListener, InferenceService
 from aie_server.http import Handler, Listener, RequestHead, Response, Route, Router, json_response
@@ -186,7 +193,7 @@ class Server:
         assert route is not None
         return route, client_key
 
-    def error_response(self, error: BaseException) -> Response:
+    def error_response(self, error: BaseException, head: RequestHead | None = None) -> Response:
         headers: dict[str, str] = {}
         if (retry_after := retry_after_header(error)) is not None:
             headers["Retry-After"] = retry_after
@@ -194,9 +201,9 @@ class Server:
             headers["WWW-Authenticate"] = "Bearer"
         if isinstance(error, RouteError) and error.allow is not None:
             headers["Allow"] = error.allow
-        return json_response(
-            error_object(error), status=error.status if isinstance(error, AieError) else 500, headers=headers
-        )
+        in_v2 = head is not None and (head.path == "/v2" or head.path.startswith("/v2/"))
+        body = v2_error_object(error) if in_v2 else error_object(error)
+        return json_response(body, status=error.status if isinstance(error, AieError) else 500, headers=headers)
 
     def finished(self, record: AccessRecord) -> None:
         self._metrics.requests.labels(record.route, str(record.status)).inc()

@@ -67,6 +67,7 @@ def test_base64_dimensions_and_the_first_model(serve: Any, harness: Any) -> None
         ({"input": [99]}, "token_ids", "0…7"),
         ({"input": [-1]}, "input", "token ids only"),
         ({"input": [1] * 9}, "input", "reads 1 to 8"),
+        ({"input": [1] * 51}, "input", "at most 50"),
         ({"input": {"a": 1}}, "input", "string"),
         ({"input": "a", "encoding_format": "hex"}, "encoding_format", "base64"),
         ({"input": "a", "dimensions": 7}, "dimensions", "6"),
@@ -161,6 +162,20 @@ def test_rerank_by_a_cross_encoder(serve: Any, harness: Any, weights: Any) -> No
         assert result["relevance_score"] == pytest.approx(1 / (1 + np.exp(-logit)), abs=1e-6)
     scores = [result["relevance_score"] for result in answer["results"]]
     assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize(("query", "documents", "status"), [("a" * 8, ["b", "c"], 200), ("a" * 9, ["b", "c"], 400)])
+def test_a_query_is_read_with_each_document(
+    serve: Any, harness: Any, query: str, documents: list[str], status: int
+) -> None:
+    serve("cross", "encoder", config=ServerConfig(max_pair_chars=18))
+    body = {"query": query, "documents": documents}
+    answer = harness.post("/v1/rerank", {**body, "model": "cross"})
+    assert answer.status == status, answer.body
+    assert status == 200 or (
+        "20 characters; at most 18" in answer.error["message"] and answer.error["param"] == "query"
+    )
+    assert harness.post("/v1/rerank", {**body, "model": "encoder"}).status == 200  # which reads it once
 
 
 @pytest.mark.parametrize(

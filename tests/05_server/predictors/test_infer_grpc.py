@@ -124,6 +124,18 @@ def test_a_text_that_is_too_long(client: Any) -> None:
             "INVALID_ARGUMENT",
             "1 to 2048 entries",
         ),
+        (
+            "ModelInfer",
+            {**INFER, "inputs": [{**X, "shape": [1, 0, 1 << 40, 1 << 40]}], "raw_input_contents": [b""]},
+            "INVALID_ARGUMENT",
+            "no tensor can have the shape",
+        ),
+        (
+            "ModelInfer",
+            {**INFER, "inputs": [{**X, "datatype": "BYTES", "shape": [1, 3000]}], "raw_input_contents": [b"not read"]},
+            "INVALID_ARGUMENT",
+            "1 to 2048 entries, not 3000",
+        ),
         ("RepositoryIndex", b"", "UNIMPLEMENTED", "there is ServerLive"),
         ("ModelConfig", b"", "UNIMPLEMENTED", "ModelConfig is not served here"),
         ("Nonsense", b"", "UNIMPLEMENTED", "Nonsense"),

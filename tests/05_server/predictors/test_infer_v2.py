@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aie_server import ServerConfig
+from aie_server import HttpLimits, ServerConfig
 
 ROWS = [[1.0, 2.0, 3.0, 4.0], [0.0, 0.0, 0.0, 0.0]]
 RAW = struct.pack("<8f", *ROWS[0], *ROWS[1])
@@ -139,6 +139,9 @@ def test_a_text_that_is_too_long_is_refused_as_everywhere(serve: Any, harness: A
         {"inputs": [{**X, "shape": [4, 2], "data": [0] * 8}]},
         {"inputs": [{**X, "shape": [2, 4, 1], "data": [0] * 8}]},
         {"inputs": [{**X, "shape": [0, 4], "data": []}]},
+        {"inputs": [{**X, "shape": [1, 0, 1 << 40, 1 << 40], "data": []}]},
+        {"inputs": [{**X, "shape": [1 << 40, 0], "data": []}]},
+        {"inputs": [{**X, "parameters": {"shared_memory_region": "r", "shared_memory_byte_size": 32}}]},
         {"inputs": [{**X, "shape": [2, -4], "data": ROWS}]},
         {"inputs": [{**X, "shape": [], "data": [1]}]},
         {"inputs": [{**X, "shape": [2, True], "data": [1, 2]}]},
@@ -154,6 +157,40 @@ def test_bad_requests(serve: Any, harness: Any, body: object) -> None:
     serve("rows")
     answer = harness.post("/v2/models/rows/infer", body)
     assert answer.status == 400 and set(answer.json) == {"error", "code"}, answer.body
+
+
+@pytest.mark.parametrize("is_binary", [False, True])
+@pytest.mark.parametrize("shape", [[5], [1, 5], [5, 1]])
+def test_too_many_texts_are_refused_unread(serve: Any, harness: Any, shape: list[int], is_binary: bool) -> None:
+    """Each is an object of its own: a body of empty ones would keep all other requests waiting for seconds."""
+    serve("encoder", config=ServerConfig(max_inputs=4))
+    text, path = {"name": "text", "datatype": "BYTES", "shape": shape}, "/v2/models/encoder/infer"
+    if is_binary:
+        raw = b"not read"
+        answer = binary(harness, path, {"inputs": [{**text, "parameters": {"binary_data_size": len(raw)}}]}, raw)
+    else:
+        answer = harness.post(path, {"inputs": [{**text, "data": [None]}]})
+    assert answer.status == 400 and "1 to 4 entries, not 5" in answer.json["error"], answer.body
+
+
+def test_an_empty_list_of_outputs_means_all(serve: Any, harness: Any) -> None:
+    serve("rows")
+    answer = harness.post("/v2/models/rows/infer", {"inputs": [{**X, "data": ROWS}], "outputs": []})
+    assert [output["name"] for output in answer.json["outputs"]] == ["logits"]
+
+
+def test_every_error_below_v2_has_the_form_of_v2(serve: Any, harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that no handler has raised, such as for a route, a method, a body, or a fault of ours."""
+    serve("rows", config=ServerConfig(http=HttpLimits(max_body_bytes=4096)))
+    monkeypatch.setattr("aie_server.api.infer_v2.parse_infer", lambda _: 1 / 0)
+    path = "/v2/models/rows/infer"
+    for answer, status, code in (
+        (harness.post("/v2/nothing", {}), 404, "route_not_found"),
+        (harness.post("/v2", {}), 405, "method_not_allowed"),
+        (harness.post(path, {"a": "a" * 5000}), 413, "body_too_large"),
+        (harness.post(path, {}), 500, "internal_error"),
+    ):
+        assert (answer.status, answer.json["code"]) == (status, code) and isinstance(answer.json["error"], str)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ DATATYPES: Final[Mapping[str, str]] = {
 }  # fmt: skip
 _NAMES: Final = {np.dtype(code): name for name, code in DATATYPES.items()}
 _MAX_AXES: Final = 16
+_MAX_ELEMENTS: Final = 1 << 40
 _LENGTH: Final = struct.Struct("<I")
 
 
@@ -118,6 +119,8 @@ def _checked(name: str, datatype: str, shape: Sequence[int]) -> tuple[str, int]:
         raise InvalidInputError(f"{name}: datatype must be one of {', '.join(DATATYPES)}.", param=name)
     if not 1 <= len(shape) <= _MAX_AXES or any(size < 0 for size in shape):
         raise InvalidInputError(f"{name}: shape must have 1 to {_MAX_AXES} sizes, none below 0.", param=name)
+    if prod(size or 1 for size in shape) > _MAX_ELEMENTS:  # NumPy refuses that also where one size is 0
+        raise InvalidInputError(f"{name}: no tensor can have the shape {list(shape)}.", param=name)
     return code, prod(shape)
 
 

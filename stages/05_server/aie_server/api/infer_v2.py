@@ -19,7 +19,6 @@ from aie_engine.processing import TensorFacts, stacked
 from aie_server.api.infer_wire import infer_response, parse_infer
 from aie_server.api.inputs import check_tensors, of_level
 from aie_server.api.predictions import PredictionContext, PredictionRun
-from aie_server.api.v2_errors import spoken_in_v2
 from aie_server.errors import ModelNotFoundError
 from aie_server.http.messages import Handler, Request, Response, json_response
 from aie_server.predictors import ServedPredictor
@@ -67,7 +66,7 @@ def metadata_endpoint(context: PredictionContext) -> Handler:
             }
         )
 
-    return spoken_in_v2(handler)
+    return handler
 
 
 def ready_endpoint(context: PredictionContext) -> Handler:
@@ -78,7 +77,7 @@ def ready_endpoint(context: PredictionContext) -> Handler:
         ready = model.why_ill(context.config.max_batch_age_s) is None
         return json_response({"name": model.name, "ready": ready}, status=200 if ready else 503)
 
-    return spoken_in_v2(handler)
+    return handler
 
 
 def infer_endpoint(context: PredictionContext) -> Handler:
@@ -90,7 +89,7 @@ def infer_endpoint(context: PredictionContext) -> Handler:
         priority = of_level(asked.level, context.config)
         with PredictionRun(context, model, request, timeout_s=asked.timeout_s, priority=priority) as run:
             with run.pre():
-                tensors = asked.tensors()
+                tensors = asked.tensors(context.config)
                 check_tensors(tensors, context.config)
                 items = model.pipeline.tensors(tensors)
             outputs = run.compute(items)
@@ -99,7 +98,7 @@ def infer_endpoint(context: PredictionContext) -> Handler:
             response.headers = {**response.headers, **run.headers}
             return response
 
-    return spoken_in_v2(handler)
+    return handler
 
 
 def find_version(context: PredictionContext, name: str, version: str | None) -> ServedPredictor:

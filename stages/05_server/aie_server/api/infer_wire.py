@@ -14,7 +14,9 @@ import msgspec
 from aie_engine import InvalidInputError
 from aie_engine.processing import Tensor, datatype_of, tensor_from_bytes, tensor_from_json, tensor_to_bytes
 from aie_server.api.fields import Fields
+from aie_server.api.inputs import check_shape
 from aie_server.api.json_body import decode_object
+from aie_server.config import ServerConfig
 from aie_server.http.messages import Request, Response
 
 __all__ = ["HEADER", "InferRequest", "infer_response", "parse_infer"]
@@ -38,13 +40,16 @@ class InferRequest:
     timeout_s: float | None  # the client's patience
     level: int | None = None  # of priority, as Triton counts them
 
-    def tensors(self) -> list[Tensor]:
+    def tensors(self, config: ServerConfig) -> list[Tensor]:
         """Raises `InvalidInputError` naming the input and what does not fit."""
         position, tensors = 0, []
         for fields in self.inputs:
             name, datatype = _required(fields, "name"), _required(fields, "datatype")
             shape = _shape(fields, name)
-            size = (fields.object("parameters") or Fields({})).integer("binary_data_size", low=0, high=_MAX_SIZE)
+            check_shape(name, datatype, shape, config)
+            parameters = fields.object("parameters") or Fields({})
+            _check_parameters(name, parameters)
+            size = parameters.integer("binary_data_size", low=0, high=_MAX_SIZE)
             if size is None:
                 tensors.append(tensor_from_json(name, datatype, shape, fields.get("data")))
                 continue
@@ -71,13 +76,13 @@ def parse_infer(request: Request) -> InferRequest:
     parameters = fields.object("parameters") or Fields({})
     all_binary = parameters.flag("binary_data_output", False)
     outputs: dict[str, bool] | None = None
-    if fields.has("outputs"):
+    if fields.has("outputs") and fields.get("outputs") != []:  # an empty list stands for all, as over gRPC
         outputs = {}
         for output in _objects(fields, "outputs"):
             options = output.object("parameters") or Fields({})
-            if options.has("classification"):
-                raise options.error("classification", "left out: /predict gives labels")
-            outputs[_required(output, "name")] = options.flag("binary_data", all_binary)
+            name = _required(output, "name")
+            _check_parameters(name, options)
+            outputs[name] = options.flag("binary_data", all_binary)
     timeout_us = parameters.integer("timeout", low=0, high=_MAX_SIZE)  # 0 means none, to Triton's clients
     timeout_s = timeout_us * 1e-6 if timeout_us else None
     binary = memoryview(request.body)[size:]
@@ -130,6 +135,15 @@ def _objects(fields: Fields, field: str) -> list[Fields]:
         if not isinstance(one, dict):
             raise fields.error(field, "a list of objects")
     return [Fields(one, f"{field}[{index}]") for index, one in enumerate(value)]
+
+
+def _check_parameters(name: str, parameters: Fields) -> None:
+    """Raises for what would change the answer and is not there. Unknown ones are ignored, as the protocol asks."""
+    for key in parameters.names():
+        if key == "classification":
+            raise parameters.error(key, "left out: /predict gives labels")
+        if key.startswith("shared_memory_"):
+            raise InvalidInputError(f"{name[:100]}: there is no shared memory here; send the tensor.", param=key)
 
 
 def _required(fields: Fields, field: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from aie_engine import InvalidInputError
 from aie_engine.processing import Item, Tensor
@@ -12,6 +13,7 @@ from aie_server.predictors import ServedPredictor
 __all__ = [
     "TextInputs",
     "check_count",
+    "check_shape",
     "check_tensors",
     "check_text",
     "of_level",
@@ -55,10 +57,15 @@ def check_text(field: str, text: object, config: ServerConfig) -> str:
     return text
 
 
+def check_shape(name: str, datatype: str, shape: Sequence[int], config: ServerConfig) -> None:
+    """Before a tensor of the open inference protocol is read: as many items as a request may have, and a text each."""
+    if shape:
+        check_count(name, prod(shape) if datatype == "BYTES" else shape[0], config)
+
+
 def check_tensors(tensors: Sequence[Tensor], config: ServerConfig) -> None:
-    """The same limits for what comes by the open inference protocol; there, a text may be empty."""
+    """Once they are read; there, a text may be empty."""
     for tensor in tensors:
-        check_count(tensor.name, len(tensor.array), config)
         if tensor.datatype != "BYTES":
             continue
         for index, element in enumerate(tensor.array.ravel().tolist()):
@@ -114,8 +121,10 @@ def parse_inputs(fields: Fields, config: ServerConfig) -> TextInputs:
 
 
 def _token_ids(row: object, config: ServerConfig) -> list[int]:
+    if isinstance(row, list) and len(row) > config.max_input_chars:
+        raise InvalidInputError(
+            f"input has a list of {len(row)} tokens; it may have at most {config.max_input_chars}.", param="input"
+        )
     if not isinstance(row, list) or not all(type(token) is int and 0 <= token < 1 << 31 for token in row):
         raise InvalidInputError("input must be texts only, or lists of token ids only.", param="input")
-    if len(row) > config.max_input_chars:
-        raise InvalidInputError(f"input has a list of {len(row)} tokens; it is too long.", param="input")
     return row

@@ -13,7 +13,6 @@ from urllib.parse import unquote
 
 from aie_server.api.fields import Fields
 from aie_server.api.json_body import decode_object
-from aie_server.api.v2_errors import spoken_in_v2
 from aie_server.control import ModelControl, VersionState
 from aie_server.http.messages import ClientGoneError, Handler, Request, Response, json_response
 from aie_server.predictors import PredictorTable, ServedPredictor
@@ -36,7 +35,7 @@ def index_endpoint(control: ModelControl, predictors: PredictorTable) -> Handler
             ]
         )
 
-    return spoken_in_v2(handler)
+    return handler
 
 
 def states(control: ModelControl, predictors: PredictorTable, *, only_ready: bool) -> list[VersionState]:
@@ -71,7 +70,7 @@ def load_endpoint(control: ModelControl, poll_s: float) -> Handler:
             }
         )
 
-    return spoken_in_v2(handler)
+    return handler
 
 
 def unload_endpoint(control: ModelControl) -> Handler:
@@ -82,7 +81,7 @@ def unload_endpoint(control: ModelControl) -> Handler:
         control.unload(_model_name(request, "/unload"))
         return json_response({})
 
-    return spoken_in_v2(handler)
+    return handler
 
 
 def _state(model: ServedPredictor) -> VersionState:

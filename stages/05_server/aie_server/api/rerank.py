@@ -35,6 +35,8 @@ class RerankEndpoint:
         top_n = fields.integer("top_n", low=1, high=_MAX_TOP)
         returns_documents = fields.flag("return_documents", False)
         is_cross = model.reader.scores_pairs
+        if is_cross:
+            _check_pairs(query, documents, config)
         priority = parse_priority(fields, self._context.config)
         with PredictionRun(self._context, model, request, priority=priority) as run:
             with run.pre():
@@ -61,6 +63,17 @@ class RerankEndpoint:
                     "usage": token_usage(items, num_truncated),
                 }
             )
+
+
+def _check_pairs(query: str, documents: list[str], config: ServerConfig) -> None:
+    """A long query for many documents is a small body and a lot to read."""
+    total = len(query) * len(documents) + sum(map(len, documents))
+    if total > config.max_pair_chars:
+        raise InvalidInputError(
+            f"query is read with each of the {len(documents)} documents: {total} characters; at most "
+            f"{config.max_pair_chars} are read for one request. Shorten the query, or send fewer documents.",
+            param="query",
+        )
 
 
 def _documents(fields: Fields, config: ServerConfig) -> list[str]:

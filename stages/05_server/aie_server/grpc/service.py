@@ -85,7 +85,7 @@ class InferenceService:
         timeout_s, priority = read_patience(asked, request), read_priority(asked, context.config)
         with PredictionRun(context, model, request, timeout_s=timeout_s, priority=priority) as run:
             with run.pre():
-                tensors = read_tensors(asked)
+                tensors = read_tensors(asked, context.config)
                 check_tensors(tensors, context.config)
                 items = model.pipeline.tensors(tensors)
             outputs = run.compute(items)

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from aie_engine import InvalidInputError
 from aie_engine.processing import Tensor, datatype_of, tensor_from_bytes, tensor_from_json, tensor_to_bytes
+from aie_server.api.inputs import check_shape
+from aie_server.config import ServerConfig
 from aie_server.grpc.schema import Values
 
 __all__ = ["infer_response", "read_tensors"]
@@ -27,7 +29,7 @@ _PACKED: Final = {"INT64": "q", "UINT64": "Q"}  # of the list's own width: no el
 _AS_BYTES: Final = ("FP32", "FP64")  # what the list is on the wire, the tensor is in memory
 
 
-def read_tensors(request: Values) -> list[Tensor]:
+def read_tensors(request: Values, config: ServerConfig) -> list[Tensor]:
     """Raises `InvalidInputError` naming the input and what does not fit."""
     inputs, raw = request.get("inputs", []), request.get("raw_input_contents", [])
     if not 1 <= len(inputs) <= _MAX_TENSORS:
@@ -44,6 +46,7 @@ def read_tensors(request: Values) -> list[Tensor]:
             raise InvalidInputError(f"inputs[{index}] must have a name.", param="inputs")
         _check_parameters(name, given)
         datatype, shape = given.get("datatype", ""), given.get("shape", [])
+        check_shape(name, datatype, shape, config)
         contents = given.get("contents", {})
         if not raw:
             tensors.append(_typed(name, datatype, shape, contents))

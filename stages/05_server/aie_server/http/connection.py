@@ -52,7 +52,9 @@ class Application(Protocol):
         """The route and the client's key, before the body is read. Raises `AieError` (404, 405, 401)."""
         ...
 
-    def error_response(self, error: BaseException) -> Response: ...
+    def error_response(self, error: BaseException, head: RequestHead | None) -> Response:
+        """head: what was asked, where that came to be known; it decides whose form the answer has."""
+        ...
 
     def finished(self, record: AccessRecord) -> None: ...
 
@@ -148,15 +150,15 @@ class Connection(BaseHTTPRequestHandler):
         except ReadTimeoutError:
             exchange.is_out_of_step = True
             timeout = FramingError("The request did not arrive in time.", status=408, code="request_timeout")
-            return self._app.error_response(timeout)
+            return self._app.error_response(timeout, exchange.head)
         except FramingError as error:
             exchange.is_out_of_step = True
-            return self._app.error_response(error)
+            return self._app.error_response(error, exchange.head)
         except AieError as error:
-            return self._app.error_response(error)
+            return self._app.error_response(error, exchange.head)
         except Exception as error:
             _log.exception("request %s failed", exchange.request_id)
-            return self._app.error_response(error)
+            return self._app.error_response(error, exchange.head)
 
     def _handle_request(self, exchange: _Exchange) -> Response | StreamingResponse:
         head = self._parse(self._reader.read_head(self._limits))
