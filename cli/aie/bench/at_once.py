@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 
-from aie.bench.client import TOO_LATE, Endpoint, Outcome, connect, describe_error, error_message, read_body, read_head
+from aie.bench.client import TOO_LATE, Endpoint, Outcome, connect, describe_error, http_error, read_head, read_whole
 from aie.bench.counters import Window, read_counters, window
 from aie.bench.load import Sampler
 from aie.bench.questions import Question
@@ -95,7 +95,7 @@ class _Line:
             outcome.error = f"{TOO_LATE} {timeout_s:g} s"
             self.close()
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
-            outcome.error = describe_error(error)
+            outcome.error = describe_error(error, is_begun=outcome.status != 0)
             self.close()
         outcome.end_s = time.perf_counter()
 
@@ -111,9 +111,9 @@ class _Line:
         reader, writer = self._streams
         writer.write(request)
         outcome.status, headers = await read_head(reader)
-        body = b"".join([piece async for piece in read_body(reader, headers)])
+        body = await read_whole(reader, headers)
         if outcome.status != 200:
-            outcome.error = f"HTTP {outcome.status}: {error_message(body)}"
+            outcome.error = http_error(outcome.status, body)
         elif not body:
             outcome.error = "the answer is empty"
         has_end = "content-length" in headers or "chunked" in headers.get("transfer-encoding", "").lower()
@@ -122,7 +122,7 @@ class _Line:
 
 
 def _request(endpoint: Endpoint, question: Question) -> bytes:
-    lines = [f"POST {endpoint.base_path}{question.path} HTTP/1.1", f"Host: {endpoint.host}:{endpoint.port}",
+    lines = [f"POST {endpoint.base_path}{question.path} HTTP/1.1", f"Host: {endpoint.authority}",
              "User-Agent: aie-bench", *question.headers, f"Content-Length: {len(question.body)}"]  # fmt: skip
     if endpoint.api_key:
         lines.append(f"Authorization: Bearer {endpoint.api_key}")

@@ -6,14 +6,17 @@ the load generator is part of what is taught. Times are seconds on `time.perf_co
 
 import asyncio
 import json
+import os
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from aie.bench.events import count_of, read_event, split_events, text_of
 from aie_engine import InvalidInputError
 
 __all__ = [
@@ -26,8 +29,9 @@ __all__ = [
     "describe_error",
     "error_message",
     "get_text",
-    "read_body",
+    "http_error",
     "read_head",
+    "read_whole",
     "send_streaming",
 ]
 
@@ -36,6 +40,7 @@ OutcomeKind = Literal["answered", "rejected", "timed out", "cut", "cancelled", "
 HUNG_UP = "hung up, as asked"
 TOO_LATE = "no complete answer within"
 _MAX_HEADER_BYTES = 64 * 1024
+_MAX_BODY_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,12 @@ class Endpoint:
     @property
     def url(self) -> str:
         """As `parse` reads it."""
-        return f"http{'s' if self.tls else ''}://{self.host}:{self.port}{self.base_path}"
+        return f"http{'s' if self.tls else ''}://{self.authority}{self.base_path}"
+
+    @property
+    def authority(self) -> str:
+        """As in a URL and in `Host`: an IPv6 address stands in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @classmethod
     def parse(cls, url: str, api_key: str | None = None) -> "Endpoint":
@@ -159,7 +169,7 @@ async def send_streaming(
     except TimeoutError:
         outcome.error = f"{TOO_LATE} {timeout_s:g} s"
     except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
-        outcome.error = describe_error(error)
+        outcome.error = describe_error(error, is_begun=outcome.status != 0)
     outcome.end_s = time.perf_counter()
     if outcome.error is None and outcome.first_token_s is None:
         outcome.error = "the answer had no text"
@@ -173,8 +183,7 @@ async def get_text(endpoint: Endpoint, path: str, *, timeout_s: float = 5.0) -> 
         try:
             writer.write(_head(endpoint, "GET", path, None))
             status, headers = await read_head(reader)
-            chunks = [chunk async for chunk in read_body(reader, headers)]
-            return status, b"".join(chunks).decode("utf-8", "replace")
+            return status, (await read_whole(reader, headers)).decode("utf-8", "replace")
         finally:
             writer.close()
 
@@ -191,22 +200,22 @@ async def _exchange(
             return
         outcome.status, headers = await read_head(reader)
         if outcome.status != 200:
-            text = b"".join([chunk async for chunk in read_body(reader, headers)])
-            outcome.error = f"HTTP {outcome.status}: {error_message(text)}"
+            outcome.error = http_error(outcome.status, await read_whole(reader, headers))
             return
         done = False
         num_events = 0
-        async for event in _events(_timed(read_body(reader, headers), outcome)):
+        async for event in split_events(_timed(read_body(reader, headers), outcome)):
             if event == b"[DONE]":
                 done = True
                 continue
-            _take_event(json.loads(event), outcome)
+            _take_event(read_event(event), outcome)
             num_events += 1
             if num_events == hang_up_after:
                 outcome.error = HUNG_UP
                 return
         if not done and outcome.error is None:
-            outcome.error = "the stream was cut off"
+            is_stream = num_events > 0 or "json" not in headers.get("content-type", "")
+            outcome.error = "the stream was cut off" if is_stream else "one answer came, and not a stream of events"
     finally:
         writer.close()
         with suppress(OSError):
@@ -220,21 +229,18 @@ async def _timed(pieces: AsyncIterator[bytes], outcome: Outcome) -> AsyncIterato
         yield piece
 
 
-def _take_event(event: object, outcome: Outcome) -> None:
-    if not isinstance(event, dict):
-        raise ValueError("an event that is no JSON object")
-    if "error" in event:
+def _take_event(event: dict[str, Any], outcome: Outcome) -> None:
+    if event.get("error") is not None:
         outcome.error = f"error event: {error_message(json.dumps(event).encode())}"
         return
     usage = event.get("usage")
     if isinstance(usage, dict):
-        outcome.num_prompt_tokens = int(usage.get("prompt_tokens") or 0)
-        outcome.num_output_tokens = int(usage.get("completion_tokens") or 0)
-    choices = event.get("choices") or []
-    if choices and (text := choices[0].get("text") or (choices[0].get("delta") or {}).get("content")):
+        outcome.num_prompt_tokens = count_of(usage, "prompt_tokens")
+        outcome.num_output_tokens = count_of(usage, "completion_tokens")
+    if text := text_of(event):
         now = time.perf_counter()
         if outcome.pieces is not None:
-            outcome.pieces.append(str(text))
+            outcome.pieces.append(text)
         if outcome.last_token_s is None:
             outcome.first_token_s = now
         else:
@@ -249,7 +255,7 @@ async def connect(endpoint: Endpoint) -> tuple[asyncio.StreamReader, asyncio.Str
 
 
 def _head(endpoint: Endpoint, method: str, path: str, length: int | None, session: str | None = None) -> bytes:
-    lines = [f"{method} {endpoint.base_path}{path} HTTP/1.1", f"Host: {endpoint.host}:{endpoint.port}",
+    lines = [f"{method} {endpoint.base_path}{path} HTTP/1.1", f"Host: {endpoint.authority}",
              "User-Agent: aie-bench", "Accept: text/event-stream, */*", "Connection: close"]  # fmt: skip
     if endpoint.api_key:
         lines.append(f"Authorization: Bearer {endpoint.api_key}")
@@ -262,7 +268,10 @@ def _head(endpoint: Endpoint, method: str, path: str, length: int | None, sessio
 
 async def read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
     """Status, and headers by their names in small letters. Raises ValueError for what is not HTTP."""
-    head = await reader.readuntil(b"\r\n\r\n")
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError:
+        raise ValueError("the answer is not HTTP/1.1") from None
     if len(head) > _MAX_HEADER_BYTES:
         raise ValueError("response headers are too long")
     first, *rest = head.decode("latin-1").split("\r\n")
@@ -280,44 +289,79 @@ async def read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
 async def read_body(reader: asyncio.StreamReader, headers: dict[str, str]) -> AsyncIterator[bytes]:
     """The body in the pieces in which it arrives."""
     if "chunked" in headers.get("transfer-encoding", "").lower():
-        while size := _chunk_size(await reader.readuntil(b"\n")):
-            yield (await reader.readexactly(size + 2))[:-2]
+        while size := await _chunk_size(reader):
+            async for piece in _exactly(reader, size):
+                yield piece
+            await reader.readexactly(2)
     elif "content-length" in headers:
-        yield await reader.readexactly(int(headers["content-length"]))
+        if not headers["content-length"].isdecimal():
+            raise ValueError("a Content-Length that is no number")
+        async for piece in _exactly(reader, int(headers["content-length"])):
+            yield piece
     else:
         while piece := await reader.read(1 << 16):
             yield piece
 
 
-def _chunk_size(line: bytes) -> int:
-    return int(line.split(b";")[0], 16)
+async def read_whole(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
+    """The body. Raises ValueError for one without end."""
+    pieces, size = [], 0
+    async for piece in read_body(reader, headers):
+        pieces.append(piece)
+        size += len(piece)
+        if size > _MAX_BODY_BYTES:
+            raise ValueError("an answer of more than 64 MiB")
+    return b"".join(pieces)
 
 
-async def _events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The `data:` payloads of an event stream."""
-    buffer = b""
-    async for piece in pieces:
-        buffer += piece.replace(b"\r\n", b"\n")
-        while (end := buffer.find(b"\n\n")) >= 0:
-            event, buffer = buffer[:end], buffer[end + 2 :]
-            data = b"\n".join(line[5:].lstrip() for line in event.split(b"\n") if line.startswith(b"data:"))
-            if data:
-                yield data
+async def _exactly(reader: asyncio.StreamReader, size: int) -> AsyncIterator[bytes]:
+    """So many bytes, as they come: an event is seen when it is there, and not when those behind it are."""
+    while size:
+        piece = await reader.read(min(size, 1 << 16))
+        if not piece:
+            raise asyncio.IncompleteReadError(b"", size)
+        size -= len(piece)
+        yield piece
+
+
+async def _chunk_size(reader: asyncio.StreamReader) -> int:
+    try:
+        digits = (await reader.readuntil(b"\n")).split(b";")[0].strip()
+    except asyncio.LimitOverrunError:
+        digits = b""
+    if not digits or digits.strip(b"0123456789abcdefABCDEF"):
+        raise ValueError("a chunk without its length")
+    return int(digits, 16)
+
+
+def http_error(status: int, body: bytes) -> str:
+    """What a status other than 200 means, in a line."""
+    if 300 <= status < 400:
+        return f"HTTP {status}: redirects are not followed"
+    message = error_message(body)
+    return f"HTTP {status}: {message}" if message else f"HTTP {status}"
 
 
 def error_message(body: bytes) -> str:
-    """The message inside OpenAI's error object, or the beginning of whatever came."""
+    """The message inside OpenAI's error object, or the beginning of whatever came: a line that a terminal can show."""
     try:
         error = json.loads(body)["error"]
-        return str(error["message"] if isinstance(error, dict) else error)[:200]
-    except (ValueError, KeyError, TypeError):
-        return body[:200].decode("utf-8", "replace")
+        text = str(error["message"] if isinstance(error, dict) else error)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        text = body[:1000].decode("utf-8", "replace")
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))[:200]
 
 
-def describe_error(error: BaseException) -> str:
-    """A few words, the same for the same fault, so that they can be counted."""
+def describe_error(error: BaseException, *, is_begun: bool = True) -> str:
+    """A few words, the same for the same fault, so that they can be counted. is_begun: whether an answer had begun."""
     if isinstance(error, asyncio.IncompleteReadError):
-        return "the connection was closed in mid-answer"
+        return f"the connection was closed {'in mid-answer' if is_begun else 'before an answer'}"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"no TLS there: {(error.reason or 'it failed').replace('_', ' ').lower()}"
+    if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno and error.errno > 0:
+        return os.strerror(error.errno)  # asyncio's own text says it in Python
     if isinstance(error, OSError):
-        return error.strerror or type(error).__name__
+        return error.strerror or str(error) or type(error).__name__
     return f"garbled answer ({error})"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from aie.bench.client import Endpoint, get_text
+from aie.bench.client import Endpoint, describe_error, get_text
 from aie.console import note
 from aie_engine import EnvironmentLacksError, InvalidInputError
 
@@ -50,15 +50,14 @@ def reach(url: str, model: str | None, api_key: str | None, pid: int | None = No
     try:
         status, text = asyncio.run(get_text(endpoint, "/v1/models"))
     except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or "no answer in time"
-        if isinstance(error, asyncio.IncompleteReadError):
-            reason = "it closed the connection"
-        raise EnvironmentLacksError(f"No server answers at {url}: {reason}. Start one with `aie serve`.") from None
+        reason = "no answer in time" if isinstance(error, TimeoutError) else describe_error(error, is_begun=False)
+        hint = "" if endpoint.tls else " Start one with `aie serve`."
+        raise EnvironmentLacksError(f"No server answers at {url}: {reason}.{hint}") from None
     if status != 200:
         raise InvalidInputError(f"{url}/v1/models answers with status {status}; is it an OpenAI-compatible server?")
     try:
         names = [str(entry["id"]) for entry in json.loads(text)["data"]]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise InvalidInputError(f"{url}/v1/models does not answer as an OpenAI-compatible server does.") from None
     if model is None and not names:
         raise InvalidInputError(f"The server at {url} lists no model; name one with --model.")
