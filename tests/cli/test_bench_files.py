@@ -113,6 +113,21 @@ def test_all_files_say_the_same(url, tmp_path):
         assert "2 clients" in whole and "4/4" in whole and "Kleinrock" in whole
 
 
+def test_models_that_answer_at_once_too(url, tmp_path):
+    run, files = bench(url, tmp_path, "--endpoint", "embeddings", "--model", "m", "--repeat", "2")
+    assert isinstance(run.exception, InvalidInputError) and "--rows" in str(run.exception)
+    words = ["--endpoint", "embeddings", "--model", "m", "--concurrency", "1,2", "--requests", "4", "--repeat", "2"]
+    for name in ("json", "markdown", "html"):
+        words += [f"--{name}", str(files[name])]
+    run = CliRunner().invoke(app, ["bench", "--url", url, *words])
+    assert run.exit_code == 0 and "Over the runs" in run.output and "latency in ms" in run.output
+    document = json.loads(files["json"].read_text())
+    assert [(level["concurrency"], level["answered"]) for level in document["levels"]] == [(1, 4), (2, 4)] * 2
+    assert Tags(files["html"].read_text()).open == [] and "By clients" in files["markdown"].read_text()
+    same = CliRunner().invoke(app, ["bench", "compare", *[str(files["json"])] * 2])
+    assert same.exit_code == 0 and "Verdict: no difference shown." in same.output
+
+
 def test_an_interrupted_test_writes_all_of_them(url, tmp_path, monkeypatch):
     whole, seen = load.send_streaming, []
 

@@ -13,7 +13,7 @@ from aie.bench.client import HUNG_UP, Endpoint, Outcome
 from aie.bench.find_max import Probe, Search, find_max, judge
 from aie.bench.load import LevelResult, Sampler, run_open
 from aie.bench.options import BenchOptions
-from aie.bench.repeats import Repeated
+from aie.bench.repeats import GENERATED, Repeated
 from aie.bench.report import Latency, latency_table, load_table, notes, summarize
 from aie.bench.slo import parse_slo
 from aie.bench.statistics import mean_interval, min_samples, percentile, tail, upper_bound
@@ -255,7 +255,7 @@ def test_intervals_of_means():
 
 def test_runs_of_the_same_level_belong_together():
     rows = [summarize(LevelResult(clients, [answered()] * 4, wall_s=wall)) for wall in (1.0, 2.0) for clients in (1, 8)]
-    figures = {(one.label, one.figure): one for one in Repeated.of(rows)}
+    figures = {(one.label, one.figure): one for one in Repeated.of(rows, GENERATED)}
     rate = figures["8", "answered per s"]
     assert (rate.runs, rate.mean) == (2, 3.0) and rate.interval[0] < 3.0 < rate.interval[1]
     assert figures["1", "TTFT P50 ms"].spread == 0.0

@@ -1,9 +1,19 @@
-"""`aie bench`: a closed-loop load test of any OpenAI-compatible server, and of models that answer at once.
+"""`aie bench`: a load test of any OpenAI-compatible server, and of models that answer at once.
 
-Reading order: workload (what is sent) → client (one request on the wire) → load (many at once) → report (the table) →
-streaming_levels (one level after another). The same for models that answer at once: questions → at_once → counters
-(what the server says about its batches) → at_once_report → at_once_levels. Then target (the server under test, started
-here when no URL is given) and command.
+Reading order, a line each:
+
+what is sent    workload (prompts), lengths_file and trace (real traffic), arrivals (when), streaming_plan, trace_plan
+sending         client (one request on the wire) → load (many at once, closed or open loop)
+what is said    statistics and student (what may be said of few samples), slo, steady, timeline → report (the tables)
+the server's    server_side: what its own metrics counted meanwhile
+levels          streaming_levels (one after another) → streaming (repeats) and find_max (the highest rate that holds)
+at once         questions → at_once → counters → at_once_report → at_once_levels: models that answer in one piece
+meanwhile       running (values) → dashboard (drawn) → progress (on a terminal or elsewhere)
+afterwards      curve and knee, sections → pages (Markdown, HTML) with svg → outputs (the files)
+two of them     recorded (a report read back) → compare → compare_command
+
+Then options (checked as a whole), target (the server under test, started here when no URL is given), measure, command
+and routing. engine_alone measures the engine without a server.
 """
 
 from aie.bench.command import register

@@ -6,9 +6,10 @@ from typing import Any
 
 from aie.bench.options import BenchOptions
 from aie.bench.recorded import FORMAT, level_label
-from aie.bench.show import context
+from aie.bench.show import context, print_view
 from aie.bench.sources import Sources
 from aie.bench.target import Target
+from aie.console import note
 
 __all__ = ["Measured", "run_test"]
 
@@ -54,16 +55,29 @@ def _at_once(target: Target, options: BenchOptions) -> tuple[dict[str, object], 
     from aie.bench.at_once_report import AtOnceRow, details
     from aie.bench.curve import curve_lines
     from aie.bench.knee import knee
-    from aie.bench.streaming import until_interrupted
+    from aie.bench.repeats import AT_ONCE, Repeated, repeated_table
+    from aie.bench.streaming import NEXT_RUN, until_interrupted
 
     rows: list[AtOnceRow] = []
-    plan = plan_at_once(
-        target, options.endpoint, options.levels, requests=options.requests, duration_s=options.duration,
-        shape=options.shape, input_tokens=options.bounds, seed=options.seed, timeout_s=options.timeout_s,
-        ui=options.progress,
-    )  # fmt: skip
-    complete = until_interrupted(lambda: run_at_once_levels(target, plan, rows))
-    show_at_once(rows, plan, target)
+    plans = [
+        plan_at_once(
+            target, options.endpoint, options.levels, requests=options.requests, duration_s=options.duration,
+            shape=options.shape, input_tokens=options.bounds, seed=options.seed + number * NEXT_RUN,
+            timeout_s=options.timeout_s, ui=options.progress,
+        )
+        for number in range(options.repeat)
+    ]  # fmt: skip
+
+    def measure() -> None:
+        for number, plan in enumerate(plans, 1):
+            if len(plans) > 1:
+                note(f"Run {number} of {len(plans)}")
+            run_at_once_levels(target, plan, rows)
+
+    complete = until_interrupted(measure)
+    show_at_once(rows, plans[0], target)
+    if len(plans) > 1:
+        print_view(repeated_table(Repeated.of(rows, AT_ONCE)))
     bend = knee(rows)
     found: dict[str, object] = {
         "complete": complete,

@@ -185,6 +185,7 @@ class BenchOptions:
             raise InvalidInputError("--max-in-flight goes with --rate; without it use --concurrency.")
         self._check_trace()
         self._check_turns()
+        self._check_lengths()
         if self.engine:
             self._check_engine()
         if self.find_max and self.slo is None:
@@ -205,8 +206,7 @@ class BenchOptions:
                 f"--lengths {PREFIX}PATH is for models that generate text, not for {self.endpoint}."
             )
         only = {"--trace": self.trace, "--shared-prefix": self.shared_prefix, "--rate": self.rate,
-                "--cancel": self.cancel, "--slo": self.slo, "--rows": self.rows_path,
-                "--repeat": self.repeat > 1}  # fmt: skip
+                "--cancel": self.cancel, "--slo": self.slo, "--rows": self.rows_path}  # fmt: skip
         for flag, value in only.items():
             if value:
                 raise InvalidInputError(f"{flag} is for models that generate text, not for {self.endpoint}.")
@@ -239,6 +239,10 @@ class BenchOptions:
                 raise InvalidInputError(
                     f"--trace says when requests are sent and how long they are; leave {flag} out.", param="trace"
                 )
+
+    def _check_lengths(self) -> None:
+        if self.pairs_path is not None and self.input_tokens is not None:
+            raise InvalidInputError(f"--lengths {PREFIX}PATH says how long inputs are; leave --input-tokens out.")
 
     def _check_turns(self) -> None:
         if not 1 <= self.turns <= 1000:

@@ -1,16 +1,24 @@
 """The same levels measured several times: means, how far they are to be trusted, how much they vary."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
+from typing import TypeVar
 
 from rich import box
 from rich.table import Table
 
+from aie.bench.at_once_report import AtOnceRow
+from aie.bench.knee import Powered
 from aie.bench.report import Row
 from aie.bench.statistics import Interval, mean_interval
 
-__all__ = ["Repeated", "repeated_table"]
+__all__ = ["AT_ONCE", "GENERATED", "Figures", "Repeated", "repeated_table"]
+
+
+_Row = TypeVar("_Row", bound=Powered)
+Figures = Mapping[str, Callable[[_Row], float | None]]
+"""What is followed from run to run, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +34,11 @@ class Repeated:
     spread: float
 
     @classmethod
-    def of(cls, rows: Sequence[Row]) -> "list[Repeated]":
+    def of(cls, rows: Sequence[_Row], figures: "Figures[_Row]") -> "list[Repeated]":
         """Of rows whose levels come again and again."""
-        by_label: dict[str, list[Row]] = {}
+        by_label: dict[str, list[_Row]] = {}
         for row in rows:
             by_label.setdefault(row.label, []).append(row)
-        figures: dict[str, Callable[[Row], float | None]] = {
-            "answered per s": lambda row: row.requests_per_s,
-            "tokens per s": lambda row: row.output_tokens_per_s,
-            "TTFT P50 ms": lambda row: row.ttft.p50,
-            "TPOT P50 ms": lambda row: row.tpot.p50,
-            "E2E P50 ms": lambda row: row.e2e.p50,
-        }
         made = []
         for label, same in by_label.items():
             for name, figure in figures.items():
@@ -47,6 +48,19 @@ class Repeated:
                     spread = stdev(values) / fmean(values) if len(values) > 1 and fmean(values) else 0.0
                     made.append(cls(label, name, len(values), mean, interval, spread))
         return made
+
+
+GENERATED: Figures[Row] = {
+    "answered per s": lambda row: row.requests_per_s,
+    "tokens per s": lambda row: row.output_tokens_per_s,
+    "TTFT P50 ms": lambda row: row.ttft.p50,
+    "TPOT P50 ms": lambda row: row.tpot.p50,
+    "E2E P50 ms": lambda row: row.e2e.p50,
+}
+AT_ONCE: Figures[AtOnceRow] = {
+    "requests per s": lambda row: row.requests_per_s,
+    "E2E P50 ms": lambda row: row.p50_ms,
+}
 
 
 def repeated_table(figures: Sequence[Repeated]) -> Table:

@@ -11,7 +11,7 @@ from aie.bench.knee import knee
 from aie.bench.load import LevelResult, as_row
 from aie.bench.options import BenchOptions
 from aie.bench.recorded import level_label
-from aie.bench.repeats import Repeated, repeated_table
+from aie.bench.repeats import GENERATED, Repeated, repeated_table
 from aie.bench.report import Row, notes, summarize
 from aie.bench.show import print_view
 from aie.bench.slo import Slo
@@ -29,11 +29,11 @@ from aie.bench.trace import Trace
 from aie.bench.trace_plan import trace_level
 from aie.console import note
 
-__all__ = ["StreamingReport", "run_streaming", "until_interrupted"]
+__all__ = ["NEXT_RUN", "StreamingReport", "run_streaming", "until_interrupted"]
 
 _FIRST_RATE = 1.0
 _PROBE_S = 20.0
-_NEXT_RUN = 1_000_003  # between the seeds of two runs
+NEXT_RUN = 1_000_003  # between the seeds of two runs
 
 
 @dataclass(slots=True)
@@ -107,14 +107,14 @@ def run_streaming(target: Target, options: BenchOptions, sources: Sources) -> St
             if options.repeat > 1:
                 note(f"Run {number + 1} of {options.repeat}")
             # Other prompts in each run, or a server that caches prefixes would know them from the last.
-            own = replace(traffic, seed=traffic.seed + number * _NEXT_RUN)
+            own = replace(traffic, seed=traffic.seed + number * NEXT_RUN)
             run_streaming_levels(target, _levels(options, own, trace), own, report.results, options.progress)
 
     report.complete = until_interrupted(measure)
     rows = report.rows
     print_tables(rows, slo=report.slo)
     if options.repeat > 1:
-        print_view(repeated_table(Repeated.of(rows)))
+        print_view(repeated_table(Repeated.of(rows, GENERATED)))
     print_footer(rows, target)
     for line in report.remarks:
         print(line)

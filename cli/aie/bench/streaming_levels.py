@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
+from aie.bench.dashboard import spark
 from aie.bench.load import LevelResult, Sampler, run_level, run_open
 from aie.bench.progress import Progress, Seen, Ui
 from aie.bench.report import Row, latency_table, load_table, notes
@@ -86,6 +87,16 @@ def print_tables(rows: Sequence[Row], *, slo: Slo | None = None) -> None:
         print_view(told)
 
 
+def _over_time(rows: Sequence[Row]) -> list[str]:
+    """A line for each level, of its first run."""
+    found = {row.label: row.timeline for row in reversed(rows) if row.timeline is not None}
+    labels = [label for label in dict.fromkeys(row.label for row in rows) if label in found]
+    room = max(map(len, labels), default=0)
+    lines = [f"{label:>{room}} {spark(found[label].tokens_per_s)} ≤ {max(found[label].tokens_per_s):.0f}"
+             for label in labels]  # fmt: skip
+    return ["Tokens per second over the time of each level, and the most:", *lines] if lines else []
+
+
 def print_footer(rows: Sequence[Row], target: Target) -> None:
     """What the figures are of, and what went wrong."""
     prompt, output = sum(row.prompt_tokens for row in rows), sum(row.output_tokens for row in rows)
@@ -93,5 +104,5 @@ def print_footer(rows: Sequence[Row], target: Target) -> None:
         f"{target.model} · {prompt} prompt and {output} output tokens · "
         + " · ".join(f"{k} {v}" for k, v in context().items())
     )
-    for line in notes(rows):
+    for line in [*notes(rows), *_over_time(rows)]:
         print(line)
