@@ -6,11 +6,19 @@ import ssl
 
 import pytest
 
+from aie.bench.arrivals import Rate
 from aie.bench.at_once import run_at_once
-from aie.bench.client import Endpoint, describe_error, get_text, send_streaming
+from aie.bench.client import HUNG_UP, Endpoint, Outcome, describe_error, get_text, send_streaming
 from aie.bench.events import split_events
-from aie.bench.load import Sampler
+from aie.bench.find_max import Probe, Search, find_max
+from aie.bench.load import LevelResult, Sampler
+from aie.bench.options import BenchOptions
 from aie.bench.questions import Question
+from aie.bench.report import notes, summarize
+from aie.bench.slo import parse_slo
+from aie.bench.steady import steady_window
+from aie.bench.streaming import StreamingReport
+from aie.bench.streaming_plan import Traffic, open_level
 from aie.bench.target import reach
 from aie_engine import EnvironmentLacksError, InvalidInputError
 
@@ -161,3 +169,78 @@ def test_tls_that_fails_is_said_without_its_library():
 def test_an_address_is_written_as_it_is_read(url):
     assert Endpoint.parse(url).url == url
     assert Endpoint.parse(Endpoint.parse(url).url) == Endpoint.parse(url)
+
+
+def test_an_answer_whose_tokens_nobody_counted_has_one_for_each_event():
+    outcome = streamed(HEAD + TEXT * 3 + DONE)
+    assert (outcome.num_output_tokens, outcome.is_counted) == (3, False)
+    row = summarize(LevelResult(1, [outcome], 1.0))
+    assert row.output_tokens_per_s == 3.0 and any("did not say how many tokens" in line for line in notes([row]))
+
+
+def outcome(error=None, tokens=2, due=None, lag=0.0):
+    due_s = 0.0 if due is None else due
+    return Outcome(
+        due_s + lag, due_s + lag + 0.1, due_s + lag + 0.2, due_s + lag + 0.3, 5, tokens, 200, error, [0.1], due,
+        first_byte_s=due_s + lag + 0.1,
+    )  # fmt: skip
+
+
+def test_tokens_of_answers_that_were_cut_are_in_neither_rate():
+    outcomes = [outcome(), outcome("the stream was cut off")]
+    window = steady_window(outcomes)
+    assert window.tokens == summarize(LevelResult(2, outcomes, 1.0)).output_tokens == 2
+
+
+def test_who_hung_up_as_asked_breaks_no_promise_of_the_server():
+    slo = parse_slo("ttft_p99<500ms")
+    assert slo.broken_by([outcome(), outcome(HUNG_UP)]) == []
+    assert slo.broken_by([outcome(), outcome("HTTP 500")]) == ["ttft_p99<500ms: no answer"]
+
+
+def test_late_by_a_cap_is_no_fault_of_the_load_generator():
+    late = [outcome(due=float(at), lag=2.0) for at in range(5)]
+    row = summarize(LevelResult(1, late, 5.0, offered_per_s=1.0, max_in_flight=1))
+    assert not row.is_client_bound and any("2000 ms late, since no more than 1" in line for line in notes([row]))
+    assert summarize(LevelResult(1, late, 5.0, offered_per_s=1.0)).is_client_bound
+
+
+def test_a_level_without_requests_is_no_fault_of_anyone():
+    row = summarize(LevelResult(0, [], 1e-4, offered_per_s=1.0, client_cpu=0.99))
+    assert not row.is_client_bound and any("no request was due" in line for line in notes([row]))
+
+
+def test_a_search_that_a_single_request_breaks_ends_and_fails():
+    search = Search()
+    find_max(lambda rate: Probe(rate, ("ttft",), num_requests=int(20 * rate)), 1.0, search)
+    assert [one.rate for one in search.probes] == [1.0, 0.5, 0.25, 0.125, 0.0625]
+    assert StreamingReport(search=search).failed
+    search.probes.append(Probe(0.03, ()))
+    assert not StreamingReport(search=search).failed
+
+
+@pytest.mark.parametrize("kind", ["constant", "poisson", "gamma"])
+def test_as_many_requests_are_sent_as_were_asked_for(kind):
+    def level(**limits):
+        traffic = Traffic((4, 4), (4, 4))
+        return open_level(traffic, Rate(5.0, 5.0), kind=kind, burstiness=1.0, max_in_flight=None, **limits)
+
+    for count in (1, 7, 50):
+        many = level(requests=count, duration_s=None)
+        assert len(many.due) == len(many.requests) == count
+        assert many.due == level(requests=50, duration_s=None).due[:count]
+    assert level(requests=50, duration_s=2.0).due[-1] < 2.0
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"arrivals": "gamma"}, "give --rate"),
+        ({"burstiness": 0.5}, "give --rate"),
+        ({"rate": "5", "burstiness": 0.5}, "--arrivals gamma"),
+        ({"rate": "0.1", "duration": 5.0}, "less than one request"),
+    ],
+)
+def test_flags_that_would_do_nothing(options, says):
+    with pytest.raises(InvalidInputError, match=says):
+        BenchOptions(**options)

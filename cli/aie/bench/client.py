@@ -96,6 +96,7 @@ class Outcome:
     turn: int = 0  # of a conversation
     session: str | None = None
     pieces: list[str] | None = None  # the text, where it is wanted
+    is_counted: bool = True  # whether the server said how many tokens the answer has
 
     @property
     def kind(self) -> OutcomeKind:
@@ -173,6 +174,8 @@ async def send_streaming(
     outcome.end_s = time.perf_counter()
     if outcome.error is None and outcome.first_token_s is None:
         outcome.error = "the answer had no text"
+    if outcome.error is None and not outcome.num_output_tokens:
+        outcome.is_counted, outcome.num_output_tokens = False, 1 + len(outcome.gaps_s)
     return outcome
 
 

@@ -31,6 +31,7 @@ class LevelResult:
     client_cpu: float | None = None  # of one core, used by this process meanwhile
     start_s: float = 0.0
     server: ServerWindow | None = None
+    max_in_flight: int | None = None  # of the open loop: why requests may have been sent late
 
 
 @dataclass(slots=True)
@@ -49,8 +50,8 @@ class Sampler:
 
     async def look(self) -> None:
         """At the metrics, if there are any."""
-        if self.server is not None and not await self.server.look():
-            self.server = None  # not offered
+        if self.server is not None and not await self.server.look() and not self.server.is_offered:
+            self.server = None
 
     async def watch(self) -> None:
         """Runs until cancelled."""

@@ -181,6 +181,7 @@ class BenchOptions:
                 "--rate sends requests when they are due, --concurrency when others have been answered; give one.",
                 param="rate",
             )
+        self._check_arrivals()
         if self.max_in_flight is not None and self.rate is None and self.trace is None and not self.find_max:
             raise InvalidInputError("--max-in-flight goes with --rate; without it use --concurrency.")
         self._check_trace()
@@ -210,6 +211,18 @@ class BenchOptions:
         for flag, value in only.items():
             if value:
                 raise InvalidInputError(f"{flag} is for models that generate text, not for {self.endpoint}.")
+
+    def _check_arrivals(self) -> None:
+        if self.rate is None and not self.find_max and (self.arrivals, self.burstiness) != ("poisson", 1.0):
+            raise InvalidInputError("--arrivals and --burstiness are about when requests are sent; give --rate, too.")
+        if self.burstiness != 1.0 and self.arrivals != "gamma":
+            raise InvalidInputError("--burstiness goes with --arrivals gamma.", param="burstiness")
+        for rate in self.rates:
+            if self.duration is not None and rate.mean * self.duration < 1.0:
+                raise InvalidInputError(
+                    f"--rate {rate} for {self.duration:g} s is less than one request; make --duration longer.",
+                    param="duration",
+                )
 
     def _check_engine(self) -> None:
         """Without a server there is nothing to send to, nobody to hang up on and no schedule."""

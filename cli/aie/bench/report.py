@@ -86,6 +86,8 @@ class Row:
     errors: dict[str, int]
     timeline: Timeline | None = None
     server: ServerWindow | None = None
+    max_in_flight: int | None = None
+    uncounted: int = 0  # answers whose tokens the server did not count: each event is taken for one
     turn_ttft_p50: tuple[float, ...] = ()  # of conversations, turn by turn; shorter where a turn was never answered
 
     def as_json(self) -> dict[str, object]:
@@ -106,8 +108,12 @@ class Row:
     @property
     def is_client_bound(self) -> bool:
         """Whether the load generator may have been what was measured: it had no core left, or sent much too late."""
+        if not self.requests:
+            return False
         if self.client_cpu is not None and self.client_cpu > 0.9:
             return True
+        if self.max_in_flight is not None:  # then to be late is what was asked for
+            return False
         late, first = self.lag.p99 or self.lag.max, self.ttft.p50
         return late is not None and first is not None and late > max(0.05 * first, 1.0)
 
@@ -149,6 +155,8 @@ def summarize(result: LevelResult, slo: Slo | None = None) -> Row:
         errors=dict(Counter(one.error for one in result.outcomes if one.error is not None)),
         timeline=timeline(result.outcomes, result.start_s, result.wall_s),
         server=result.server,
+        max_in_flight=result.max_in_flight,
+        uncounted=sum(not one.is_counted for one in answered),
         turn_ttft_p50=_by_turn(answered),
     )
 
@@ -223,6 +231,18 @@ def notes(rows: Sequence[Row]) -> list[str]:
             lines.append(
                 f"{name}: client-bound. The load generator used {row.client_cpu or 0:.0%} of a core and sent up to "
                 f"{late:.0f} ms late, so these figures are partly its own."
+            )
+        if not row.requests:
+            lines.append(f"{name}: no request was due in that time.")
+        if row.max_in_flight is not None and (late := row.lag.p99 or row.lag.max or 0.0) >= 1.0:
+            lines.append(
+                f"{name}: requests were sent up to {late:.0f} ms late, since no more than {row.max_in_flight} may be "
+                "under way."
+            )
+        if row.uncounted:
+            lines.append(
+                f"{name}: of {row.uncounted} of {row.answered} answers the server did not say how many tokens they "
+                "have; each event with text is taken for one."
             )
         if row.turn_ttft_p50:
             turns = " · ".join(f"{turn} {ms:.0f}" for turn, ms in enumerate(row.turn_ttft_p50, 1))

@@ -50,10 +50,12 @@ class Slo:
 
     def broken_by(self, outcomes: Sequence[Outcome]) -> list[str]:
         """The limits that a run does not keep, each with what was measured. Requests that were not answered count as
-        endless: a server that refuses the slow half has no better tail for it."""
+        endless: a server that refuses the slow half has no better tail for it. Those that hung up, as they were
+        asked to, say nothing of the server."""
         broken = []
+        stayed = [one for one in outcomes if one.kind != "cancelled"]
         for limit in self.limits:
-            values = [_endless(_of(one, limit.metric)) if one.error is None else float("inf") for one in outcomes]
+            values = [_endless(_of(one, limit.metric)) if one.error is None else float("inf") for one in stayed]
             share = 1.0 if limit.share is None else limit.share
             value = percentile(values, share)
             if value is None or value >= limit.limit_s:

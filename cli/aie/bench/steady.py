@@ -48,8 +48,8 @@ def steady_window(outcomes: Sequence[Outcome]) -> Steady | None:
 
 
 def _tokens(outcome: Outcome, begin_s: float, end_s: float) -> float:
-    """Of one request's tokens, how many came in the window. An event may carry several; each counts as the mean."""
-    if outcome.first_token_s is None:
+    """Of an answer's tokens, how many came in the window. An event may carry several; each counts as the mean."""
+    if outcome.first_token_s is None or outcome.error is not None:  # as in the rate over the whole run
         return 0.0
     events = list(accumulate([outcome.first_token_s, *outcome.gaps_s]))
     inside = sum(1 for at in events if begin_s <= at <= end_s)

@@ -79,8 +79,11 @@ class StreamingReport:
 
     @property
     def failed(self) -> bool:
-        """Whether a request was not answered that ought to have been. Of a search that is what it looks for."""
-        return self.search is None and any(row.failed for row in self.rows)
+        """Whether a request was not answered that ought to have been. A search looks for that, and fails where no rate
+        holds."""
+        if self.search is not None:
+            return self.search.held is None
+        return any(row.failed for row in self.rows)
 
 
 def run_streaming(target: Target, options: BenchOptions, sources: Sources) -> StreamingReport:
@@ -94,7 +97,7 @@ def run_streaming(target: Target, options: BenchOptions, sources: Sources) -> St
     report = StreamingReport(options.promise)
     trace = sources.trace
     if trace is not None and trace.num_failed:
-        report.remarks.append(f"{trace.num_failed} requests of the trace had no answer there; they were left out.")
+        report.remarks.append(f"Left out: {trace.num_failed} of the trace that had no answer there.")
     if options.turns > 1:
         report.remarks.append(f"Conversations of {options.turns} turns, {options.think_s:g} s between them.")
 
@@ -151,7 +154,7 @@ def _search(target: Target, options: BenchOptions, traffic: Traffic, report: Str
             max_in_flight=options.max_in_flight,
         )  # fmt: skip
         run_streaming_level(target, level, traffic, report.results, options.progress)
-        done = Probe(per_s, judge(slo, report.results[-1].outcomes))
+        done = Probe(per_s, judge(slo, report.results[-1].outcomes), len(level.due))
         note(f"{per_s:.3g} requests/s: " + ("held" if done.is_held else "; ".join(done.broken)))
         return done
 

@@ -56,6 +56,7 @@ def run_streaming_level(
         progress.end()
         for result in results[before:]:
             result.offered_per_s = None if level.rate is None else level.rate.mean
+            result.max_in_flight = level.max_in_flight
 
 
 async def _run(target: Target, level: Level, traffic: Traffic, sampler: Sampler, progress: Progress) -> LevelResult:

@@ -91,10 +91,14 @@ def open_level(
     duration_s: float | None,
     max_in_flight: int | None,
 ) -> Level:
-    """Arrivals for `duration_s`; without one, as long as `requests` take at that rate, or half a minute."""
-    if duration_s is None:
-        duration_s = _OPEN_S if requests is None else requests / rate.mean
+    """Arrivals for `duration_s`; without one, until there are `requests`, or for half a minute. A ramp takes as long
+    as `requests` do on average, and so has a few more or fewer."""
+    until_s = duration_s or (_OPEN_S if requests is None else requests / rate.mean)
     number = round(1000 * rate.mean)
-    due = Arrivals(rate, kind, burstiness).schedule(duration_s, traffic.seed * 7919 + number)
+    arrivals = Arrivals(rate, kind, burstiness)
+    due = arrivals.schedule(until_s, traffic.seed * 7919 + number)
+    while requests is not None and duration_s is None and len(due) < requests and rate.first == rate.last:
+        until_s *= 2  # the same arrivals and more
+        due = arrivals.schedule(until_s, traffic.seed * 7919 + number)
     due = due if requests is None else due[:requests]
     return Level(traffic.requests(len(due), number), 0, None, rate, due, max_in_flight)
