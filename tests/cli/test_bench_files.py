@@ -128,6 +128,29 @@ def test_models_that_answer_at_once_too(url, tmp_path):
     assert same.exit_code == 0 and "Verdict: no difference shown." in same.output
 
 
+def test_a_trace_from_end_to_end(url, tmp_path):
+    trace, rows, page = tmp_path / "trace.csv", tmp_path / "rows", tmp_path / "page.html"
+    lines = ["10,100,20", "40,200,0", "70,300,40", "100,400,60", "9999,1,1"]
+    trace.write_text("\n".join(["Timestamp,Request tokens,Response tokens", *lines]))
+    words = [
+        "--trace",
+        str(trace),
+        "--time-scale",
+        "0.001",
+        "--duration",
+        "1",
+        "--rows",
+        str(rows),
+        "--html",
+        str(page),
+    ]
+    run = CliRunner().invoke(app, ["bench", "--url", url, *words])
+    assert run.exit_code == 0, run.output
+    assert "Open loop" in run.output and "Left out: 1 of the trace that had no answer there" in run.output
+    due = sorted(json.loads(line)["due_s"] for line in rows.read_text().splitlines())
+    assert due == pytest.approx([0.0, 0.06, 0.09]) and "trace.csv" in page.read_text()
+
+
 def test_an_interrupted_test_writes_all_of_them(url, tmp_path, monkeypatch):
     whole, seen = load.send_streaming, []
 

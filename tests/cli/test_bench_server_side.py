@@ -110,6 +110,14 @@ def test_a_server_without_such_metrics_says_nothing(text):
     assert server_table([("1", None, 3.0)]) is None
 
 
+def test_a_server_that_once_fails_to_answer_keeps_what_was_seen():
+    _, seen = watch(FIRST, SECOND, "busy")
+    sampler = Sampler(seen.endpoint, None, lambda: None)
+    sampler.server = seen
+    asyncio.run(sampler.look())  # nobody is there any more
+    assert sampler.server is seen and seen.window().mean_batch == 3.6
+
+
 def test_one_look_is_no_window():
     assert watch(FIRST)[1].window() is None
 

@@ -118,7 +118,8 @@ def bench(
     between two events with text, TPOT the mean time per token after the first, E2E the time to the last byte. What was
     refused, late or cut stays in the count of requests; percentiles of too few samples are not printed. For models that
     answer at once the table says how full batches were and why they were cut. The knee is the level of most throughput
-    per latency. Ctrl-C ends the test and not its report. Exit code 1 when a request failed.
+    per latency. Ctrl-C ends the test and not its report. Exit code 1 when a request failed,
+    or --find-max found no rate that holds.
 
     \b
       aie bench                                  a server of its own
@@ -154,7 +155,8 @@ def bench(
     with contextlib.ExitStack() as stack:
         target = _target(stack, options)
         measured = run_test(target, options, sources)
-    outputs.write(measured.document, measured.requests)
+        # Before a server of ours is stopped: who is impatient and presses Ctrl-C again has the files already.
+        outputs.write(measured.document, measured.requests)
     if not measured.document["complete"]:
         raise typer.Exit(130)
     raise typer.Exit(1 if measured.failed else 0)

@@ -56,6 +56,11 @@ class ServerWatch:
     _gauges: list[dict[str, float]] = field(default_factory=list)
 
     @property
+    def is_offered(self) -> bool:
+        """Whether a look ever found something."""
+        return self._first is not None
+
+    @property
     def gauges(self) -> dict[str, float]:
         """As they were seen last; empty where there are none."""
         return self._gauges[-1] if self._gauges else {}
