@@ -1,9 +1,11 @@
 """Constraints: what they allow, what they refuse, and that masks computed ahead are the same masks."""
 
 import ctypes
+import gc
 import json
 import re
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -161,7 +163,8 @@ def test_a_token_that_is_not_allowed_is_an_error(maker: ConstraintMaker, text: T
         (ConstraintSpec("regex", "(a"), "unclosed group"),
         (ConstraintSpec("regex", "(?=a)b"), "look-around"),
         (ConstraintSpec("regex", "(" * 20_000 + ")" * 20_000), "refused"),
-        (ConstraintSpec("regex", r"[^\x00-\U0010ffff]"), "refused|cannot be followed"),
+        (ConstraintSpec("regex", r"[^\x00-\U0010ffff]"), "refused|no text can"),
+        (ConstraintSpec("json_schema", '{"$ref": "#"}'), "no text can have that form"),
         (ConstraintSpec("grammar", 'start: "a" nothing'), "nothing"),
         (ConstraintSpec("grammar", "start: " + "(" * 20_000 + '"a"' + ")" * 20_000), "nested"),
         (ConstraintSpec("grammar", "root ::= " + "(" * 20_000 + '"a"' + ")" * 20_000), "recursion"),
@@ -346,6 +349,35 @@ def test_errors_come_out_of_mask_wherever_they_arose() -> None:
     with pytest.raises(ConstraintError, match="enough"):
         answer.mask()
     ahead.close()
+
+
+@pytest.mark.parametrize("refuse", [0, 1], ids=["at its first mask", "later"])
+def test_what_failed_is_freed_without_the_garbage_collector(refuse: int) -> None:
+    made: list[weakref.ref[Constraint]] = []
+
+    def make() -> Constraint:
+        constraint = Counting(refuse)
+        made.append(weakref.ref(constraint))
+        return constraint
+
+    ahead = MaskAhead(lambda: OneMaker(make))
+    answer = ahead.open(ConstraintSpec("regex", "a"))
+    gc.disable()
+    try:
+        for _ in range(refuse):
+            answer.mask()
+            answer.accept(0)
+        for _ in range(2):  # whoever asks again hears the same
+            try:
+                answer.mask()
+            except ConstraintError as error:
+                assert str(error) == "enough"
+            else:
+                pytest.fail("nothing was refused")
+        ahead.close()
+        assert made[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_close_drops_what_nobody_waits_for() -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
+from aie_engine.constraints.errors import ConstraintError
 from aie_engine.constraints.matching import Constraint, Mask
 from aie_engine.constraints.spec import ConstraintSpec
 
@@ -82,14 +83,30 @@ class ConstrainedAnswer:
 
     def mask(self) -> Mask:
         """Waits where it has to. Raises `ConstraintError`, `ConstraintsUnavailableError` and what the loader raises."""
-        return self._made.result().mask() if self._next is None else self._next.result()
+        try:
+            return self._made.result().mask() if self._next is None else self._next.result()
+        except Exception as error:
+            self._let_go(error)
+            raise
 
     def accept(self, token_id: int) -> None:
         constraint = self._made.result()
         assert self._next is None or self._next.done(), "a token was accepted whose mask nobody has seen"
-        constraint.accept(token_id)
+        try:
+            constraint.accept(token_id)
+        except Exception as error:
+            self._let_go(error)
+            raise
         self.is_done = constraint.is_done
         self._next = None if self.is_done else self._masking.submit(constraint.mask)
+
+    def _let_go(self, error: Exception) -> None:
+        """An error knows the frames that it came through, one of which compiled, and those of whoever asked know this
+        answer. Kept here, it would close a circle: what was compiled, a hundred megabytes at worst, would then stay
+        until the garbage collector came by."""
+        self._next = None
+        self._made = Future()
+        self._made.set_exception(ConstraintError(str(error), param=getattr(error, "param", None)))
 
     def close(self) -> None:
         """The answer has ended: what has not begun to be compiled or computed for it will not be."""

@@ -37,6 +37,7 @@ _LIMITS: Final = {"max_lexer_states": 50_000, "step_lexer_fuel": 50_000, "step_m
 _HEADER: Final = re.compile(r"\A\s*%llguidance\s*\{[^{}]*\}")
 _FIRST_S, _PER_TOKEN_S = 0.25, 0.005  # an ordinary mask takes less than a millisecond
 _MAX_REASON_CHARS: Final = 300
+_PLAINLY: Final = {"NoExtensionBias": "no text can have that form"}  # reasons that say something to the library alone
 
 
 class Constraint(Protocol):
@@ -107,6 +108,7 @@ class TokenMatcher:
     def _check(self) -> None:
         if self._matcher.is_error():
             reason = _first_lines(self._matcher.get_error())
+            reason = _PLAINLY.get(reason, reason)
             raise ConstraintError(f"{self._param} cannot be followed: {reason}", param=self._param)
 
 
