@@ -151,6 +151,18 @@ def test_files_of_no_use(tmp_path, changed, says):
         compare_reports(read_report(a), read_report(b))
 
 
+@pytest.mark.parametrize(
+    "damage", [{"ttft": [1]}, {"ttft": {"p50": "x"}}, {"e2e": {"p50": 5.0, "p50_interval": [1]}}, {"tpot": "x"}]
+)
+def test_figures_that_are_none(tmp_path, damage):
+    a, b = report(tmp_path / "a", [1.0]), report(tmp_path / "b", [1.0])
+    document = json.loads(b.read_text())
+    document["levels"][0] |= damage
+    b.write_text(json.dumps(document))
+    with pytest.raises(InvalidInputError, match="damaged"):
+        compare_reports(read_report(a), read_report(b))
+
+
 def test_files_that_are_none(tmp_path):
     (tmp_path / "text").write_text("hello")
     for name, says in (("text", "no JSON"), ("missing", "cannot be read")):

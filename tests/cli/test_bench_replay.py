@@ -93,7 +93,10 @@ def test_a_trace_that_memory_would_not_hold(tmp_path):
         ('{"timestamp": 1, "input_length": 2, "output_length": 3}\n{"timestamp": 1', "line 2 is no JSON object"),
         ('{"timestamp": 1}', "line 1 has no input_length"),
         ('{"timestamp": "x", "input_length": 2, "output_length": 3}', "line 1 has 'x' as timestamp"),
-        ('{"timestamp": true, "input_length": 2, "output_length": 3}', "line 1 has True as timestamp"),
+        ('{"timestamp": true, "input_length": 2, "output_length": 3}', "line 1 has 'True' as timestamp"),
+        ('{"timestamp": 1' + "0" * 400 + ', "input_length": 2, "output_length": 3}', "line 1 has '10*' as timestamp"),
+        ('{"timestamp": ' + "[" * 100_000, "line 1 is no JSON object"),
+        ('Timestamp,Request tokens,Response tokens\n"' + "9" * 200_000, "is no CSV"),
         ('{"timestamp": 1, "input_length": 0, "output_length": 3}', "line 1 has 0 as input_length"),
         ('{"timestamp": 1, "input_length": 1.5, "output_length": 3}', "line 1 has 1.5 as input_length"),
         ('{"timestamp": 1, "input_length": 2, "output_length": 3, "hash_ids": "x"}', "line 1 has hash_ids"),
@@ -127,7 +130,7 @@ def test_lengths_from_a_file(tmp_path):
     assert {(len(one.prompt.split()), one.max_tokens) for one in plan} == {(95, 5), (190, 50)}
 
 
-@pytest.mark.parametrize("line", ["1", "1 2 3", "0 5", "x 5", "-1 5", "1.5 2", "9999999 1"])
+@pytest.mark.parametrize("line", ["1", "1 2 3", "0 5", "x 5", "-1 5", "1.5 2", "9999999 1", "9" * 5000 + " 1"])
 def test_bad_lengths_in_a_file(tmp_path, line):
     path = tmp_path / "lengths"
     path.write_text(f"1 2\n{line}\n")

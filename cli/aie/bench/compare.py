@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from aie.bench.recorded import Recorded
 from aie.bench.statistics import Interval, difference_interval
+from aie_engine import InvalidInputError
 
 __all__ = ["Comparison", "Figure", "Verdict", "compare_reports"]
 
@@ -74,7 +75,16 @@ class _Kind:
 
 
 def compare_reports(before: Recorded, after: Recorded) -> Comparison:
-    """Of levels that both have. Raises `InvalidInputError` where the two are of different tests."""
+    """Of levels that both have. Raises `InvalidInputError` where the two are of different tests, or damaged."""
+    try:
+        return _compared(before, after)
+    except (TypeError, ValueError, AttributeError, LookupError):
+        raise InvalidInputError(
+            f"{before.path} or {after.path} has figures that are none; are the files damaged?"
+        ) from None
+
+
+def _compared(before: Recorded, after: Recorded) -> Comparison:
     shared = before.shared_levels(after)
     kinds = _GENERATED if before.generates else _AT_ONCE
     runs = min(len(levels) for side in (before, after) for levels in map(side.levels.__getitem__, shared))

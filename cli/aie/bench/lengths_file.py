@@ -25,11 +25,14 @@ def read_lengths(path: Path) -> Pairs:
     except UnicodeDecodeError:
         raise InvalidInputError(f"{path} is no text.", param="lengths") from None
     pairs = []
+    longest = len(str(_LARGEST))
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
-        if len(words) != 2 or not all(word.isdecimal() and 1 <= int(word) <= _LARGEST for word in words):
+        if len(words) != 2 or not all(
+            word.isdecimal() and len(word) <= longest and 1 <= int(word) <= _LARGEST for word in words
+        ):
             raise InvalidInputError(
                 f"{path} line {number} is {line.strip()[:60]!r}; it must be two lengths in tokens, of the input and of "
                 "the output, such as 128 64.",

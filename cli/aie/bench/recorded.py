@@ -72,7 +72,7 @@ def read_report(path: Path) -> Recorded:
         document = json.loads(path.read_bytes())
     except OSError as error:
         raise InvalidInputError(f"{path} cannot be read: {error.strerror or error}.") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InvalidInputError(f"{path} is no JSON; give a file that `aie bench --json PATH` wrote.") from None
     if not isinstance(document, dict) or not isinstance(document.get("levels"), list) or "endpoint" not in document:
         raise InvalidInputError(f"{path} is no report of `aie bench --json`.")

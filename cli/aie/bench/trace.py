@@ -72,6 +72,8 @@ def read_trace(path: Path, cut: Cut) -> Trace:
         raise InvalidInputError(f"{path} cannot be read: {error.strerror or error}.", param="trace") from None
     except UnicodeDecodeError:
         raise InvalidInputError(f"{path} is no text.", param="trace") from None
+    except csv.Error as error:
+        raise InvalidInputError(f"{path} is no CSV: {error}.", param="trace") from None
 
 
 def _read(file: TextIO, path: Path, cut: Cut) -> Trace:
@@ -148,7 +150,7 @@ def _parsed(
 def _of_json(line: str) -> TraceRequest:
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _MalformedError("is no JSON object") from None
     if not isinstance(entry, dict):
         raise _MalformedError("is no JSON object")
@@ -167,10 +169,12 @@ def _number(entry: dict[str, Any], name: str) -> float:
     value = entry.get(name)
     try:
         number = math.nan if value is None or isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise _MalformedError(f"has {value!r} as {name}, not a number" if value is not None else f"has no {name}")
+        raise _MalformedError(
+            f"has {str(value)[:30]!r} as {name}, not a number" if value is not None else f"has no {name}"
+        )
     return number
 
 
