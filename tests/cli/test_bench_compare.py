@@ -125,6 +125,30 @@ def test_the_command_and_its_exit_codes(tmp_path):
     assert "no report" in CliRunner().invoke(app, ["bench", "compare", "--help"]).output
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "verdict"),
+    [
+        ((4.0, 4.4), (4.2, 4.5), "no difference shown"),
+        ((4.0, 4.4), (4.4, 4.8), "faster"),
+        ((4.0, 4.4), (3.0, 3.2), "slower"),
+        ((4.0, None), (5.0, None), "no difference shown"),  # neither was driven to its end
+        ((None, 0.1), (1.0, 1.1), "faster"),
+        ((None, 0.1), (None, 0.2), "no difference shown"),
+    ],
+)
+def test_two_searches_differ_where_their_brackets_do(tmp_path, a, b, verdict):
+    sides = [
+        read_report(report(tmp_path / name, [1.0], find_max={"held_per_s": held, "broken_per_s": broken}))
+        for name, (held, broken) in (("a", a), ("b", b))
+    ]
+    assert compare_reports(*sides).verdict == verdict
+    json.dumps([one.interval for one in compare_reports(*sides).figures], allow_nan=False)
+    run = CliRunner().invoke(app, ["bench", "compare", str(tmp_path / "a"), str(tmp_path / "b")])
+    assert run.exit_code == (verdict == "slower") and "bracket" in run.output and "Only in" not in run.output
+    with pytest.raises(InvalidInputError, match="--find-max is true"):
+        compare_reports(sides[0], read_report(report(tmp_path / "c", [1.0])))
+
+
 def test_what_went_wrong_is_said(tmp_path):
     a, b = report(tmp_path / "a", [1.0]), report(tmp_path / "b", [1.0], complete=False)
     document = json.loads(b.read_text())

@@ -10,7 +10,7 @@ levels          streaming_levels (one after another) → streaming (repeats) and
 at once         questions → at_once → counters → at_once_report → at_once_levels: models that answer in one piece
 meanwhile       running (values) → dashboard (drawn) → progress (on a terminal or elsewhere)
 afterwards      curve and knee, sections → pages (Markdown, HTML) with svg → outputs (the files)
-two of them     recorded (a report read back) → compare → compare_command
+two of them     recorded (a report read back) → compare, compare_search → compare_command
 
 Then options (checked as a whole), target (the server under test, started here when no URL is given), measure, command
 and routing. engine_alone measures the engine without a server.

@@ -76,8 +76,10 @@ class _Kind:
 
 def compare_reports(before: Recorded, after: Recorded) -> Comparison:
     """Of levels that both have. Raises `InvalidInputError` where the two are of different tests, or damaged."""
+    from aie.bench.compare_search import compare_searches
+
     try:
-        return _compared(before, after)
+        return compare_searches(before, after) if before.is_search else _compared(before, after)
     except (TypeError, ValueError, AttributeError, LookupError):
         raise InvalidInputError(
             f"{before.path} or {after.path} has figures that are none; are the files damaged?"

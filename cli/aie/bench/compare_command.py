@@ -22,8 +22,8 @@ def compare(
 
     With several runs on both sides (aie bench --repeat 5 --json A) a difference is shown when the 95 % confidence
     interval over all figures together leaves zero out. One run on a side shows little: only medians of latencies are
-    judged, and what differs from run to run is unknown. Exit code 0, 1 when a figure is slower, 2 when a file is no
-    report or the two are of different tests.
+    judged, and what differs from run to run is unknown. Of two --find-max the highest rates are compared. Exit code 0,
+    1 when a figure is slower, 2 when a file is no report or the two are of different tests.
     """
     from dataclasses import asdict
 
@@ -73,7 +73,9 @@ def _number(value: float) -> str:
 
 def _lines(found: "Comparison") -> list[str]:
     lines = [f"Verdict: {found.verdict}.", *found.remarks]
-    if found.runs < 2:
+    if any(one.level == "search" for one in found.figures):
+        lines.append("A search ends with a bracket of rates; a difference is shown where the two do not overlap.")
+    elif found.runs < 2:
         lines.append(
             "One run on a side shows little: medians are judged by the spread of their own requests, throughput not at "
             "all, and how much a run differs from the next is unknown. Measure both with --repeat 5."

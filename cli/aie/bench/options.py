@@ -131,12 +131,15 @@ class BenchOptions:
 
     @property
     def test(self) -> dict[str, object]:
-        """What makes two tests the same one, for `--json`: all that was asked of the server but the levels."""
+        """What makes two tests the same one, for `--json`: all that was asked of the server but the levels, and the
+        seed, which changes words and not what they cost."""
         found: dict[str, object] = {"input_tokens": list(self.bounds), "requests": self.requests,
                                     "duration_s": self.duration}  # fmt: skip
         if self.generates:
             found |= {"output_tokens": list(self.output_bounds), "shared_prefix": self.shared_prefix,
                       "cancel": self.cancel}  # fmt: skip
+            if self.find_max:
+                found |= {"slo": str(self.promise), "arrivals": self.arrivals, "max_in_flight": self.max_in_flight}
             if self.turns > 1:
                 found |= {"turns": self.turns, "think_s": self.think_s}
         if self.trace is not None:

@@ -29,13 +29,23 @@ class Recorded:
         """Whether it is of a model that generates text."""
         return self.document["endpoint"] in GENERATE
 
-    def shared_levels(self, other: "Recorded") -> list[str]:
-        """Raises `InvalidInputError` where the two are of different tests."""
+    @property
+    def is_search(self) -> bool:
+        """Whether it looked for the highest rate; its levels are then probes, of rates of its own."""
+        return isinstance(self.document.get("find_max"), dict)
+
+    def must_be_of_the_same_test(self, other: "Recorded") -> None:
+        """Raises `InvalidInputError`."""
+        self._must_agree("--find-max", self.is_search, other, other.is_search)
         for name in _TEST:
             self._must_agree(name, self.document.get(name), other, other.document.get(name))
         test, others = self.document.get("test") or {}, other.document.get("test") or {}
         for name in sorted({*test, *others}):
             self._must_agree(name, test.get(name), other, others.get(name))
+
+    def shared_levels(self, other: "Recorded") -> list[str]:
+        """Raises `InvalidInputError` where the two are of different tests."""
+        self.must_be_of_the_same_test(other)
         shared = [label for label in self.levels if label in other.levels]
         if not shared:
             raise InvalidInputError(
@@ -48,13 +58,15 @@ class Recorded:
         """What a reader must know about this side: it was cut off, requests failed, a level has no partner."""
         found = []
         if not self.document.get("complete", True):
-            found.append(f"{side} was interrupted: its last level is of a part of the requests.")
+            part = "its search ended early" if self.is_search else "its last level is of a part of the requests"
+            found.append(f"{side} was interrupted: {part}.")
         for label in shared:
             failed = sum(level["failed"] for level in self.levels[label])
             if failed:
                 total = sum(level["requests"] for level in self.levels[label])
                 found.append(f"{side} at {label}: {failed} of {total} requests failed; latencies are of the others.")
-        if alone := [label for label in self.levels if label not in shared]:
+        alone = [label for label in self.levels if label not in shared]
+        if alone and not self.is_search:
             found.append(f"Only in {side}: {', '.join(alone)}.")
         return found
 
