@@ -185,6 +185,34 @@ def test_what_loading_raises_there_is_raised_here(tmp_path):
         WorkerPredictor(PredictorConfig(tmp_path / "nothing.npz"), 0)
 
 
+@pytest.mark.parametrize("touches", ["the weights", "a file that no worker reads"])
+def test_a_worker_that_would_answer_differently_does_not_start_again(config, tmp_path, monkeypatch, caplog, touches):
+    """The files were exchanged under a running predictor, for others of the same shape."""
+    monkeypatch.setattr(lane, "_MAX_FAILED_STARTS", 1)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    path = folder / "mlp.npz"
+    path.write_bytes(config.model_path.read_bytes())
+    workers = WorkerPredictor(replace(config, model_path=path), 2, pause_s=0.0)
+    try:
+        expected = outputs(submit(workers, 8, seed=4))
+        new = folder / "processing.toml"
+        if touches == "the weights":
+            new = tmp_path / "new.npz"
+            np.savez(new, **{"a.weight": np.ones((6, 4), np.float32), "b.weight": np.eye(6, dtype=np.float32)})
+            new.replace(path)
+        else:
+            new.write_text("")
+        os.kill(workers.pids[0], signal.SIGKILL)
+        until(lambda: workers.stats().workers[0].restarts or "start the server again" in caplog.text)
+        assert (workers.stats().workers[0].restarts == 0) == (touches == "the weights")
+        for _ in range(5):
+            for found, wanted in zip(outputs(submit(workers, 8, seed=4)), expected, strict=True):
+                np.testing.assert_array_equal(found, wanted)
+    finally:
+        workers.close()
+
+
 def test_when_no_worker_starts_any_more_everybody_is_told(config, tmp_path, monkeypatch):
     monkeypatch.setattr(lane, "_MAX_FAILED_STARTS", 1)
     path = tmp_path / "gone.npz"

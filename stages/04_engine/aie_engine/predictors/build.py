@@ -15,6 +15,7 @@ from aie_engine.executors import NativeStatelessExecutor, make_stateless_executo
 from aie_engine.executors.shared_weights import SharedMemory
 from aie_engine.memory import EngineMemory
 from aie_engine.predictors.config import PredictorConfig
+from aie_engine.predictors.made_of import FileStamp, stamps_of
 from aie_engine.predictors.protocol import PredictorInfo
 from aie_engine.predictors.runner import BatchRunner
 from aie_engine.predictors.signature import Signature, signature_of
@@ -35,6 +36,7 @@ class PredictorParts:
     runners: tuple[BatchRunner, ...]  # one; to overlap, two that share an executor, each with buffers of its own
     info: PredictorInfo
     memory: EngineMemory
+    made_of: list[FileStamp]
     close: Callable[[], None]  # gives memory and threads back
 
 
@@ -57,6 +59,7 @@ def build_predictor(
     with ExitStack() as cleanup:
         predictor = load_predictor(config.model_path, head=config.head, input_shape=config.input_shape)
         cleanup.callback(predictor.close)
+        made_of = stamps_of(predictor)
         name = config.model_name or predictor.name
         memory = EngineMemory(
             EngineConfig(config.model_path, memdebug=config.memdebug, memdebug_sample=config.memdebug_sample),
@@ -114,7 +117,7 @@ def build_predictor(
         load_s=time.perf_counter() - began,
         weight_bytes=predictor.weight_bytes,
     )
-    return PredictorParts(tuple(runners), info, memory, close)
+    return PredictorParts(tuple(runners), info, memory, made_of, close)
 
 
 def _max_length(config: PredictorConfig, signature: Signature, of_model: int | None) -> int | None:

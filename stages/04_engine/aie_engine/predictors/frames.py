@@ -12,6 +12,7 @@ import numpy as np
 
 from aie_engine.frames import Progress, StartFailed, encode, encode_config
 from aie_engine.predictors.config import PredictorConfig
+from aie_engine.predictors.made_of import FileStamp
 from aie_engine.predictors.protocol import PredictorInfo
 from aie_engine.predictors.requests import Array
 
@@ -70,6 +71,7 @@ class Started(_Frame, frozen=True):
     """The model is built and warm."""
 
     info: PredictorInfo
+    made_of: list[FileStamp]
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -27,6 +27,7 @@ from aie_engine.executors.shared_weights import SharedMemory
 from aie_engine.predictors import frames
 from aie_engine.predictors.books import Batch
 from aie_engine.predictors.config import PredictorConfig
+from aie_engine.predictors.made_of import SameFiles
 from aie_engine.predictors.protocol import PredictorInfo
 from aie_engine.predictors.requests import Array
 from aie_engine.predictors.runner import BatchResult
@@ -66,6 +67,7 @@ class ProcessLane:
         num_threads: int,
         start_timeout_s: float,
         pause_s: float,
+        same_files: SameFiles,
         shared: SharedMemory | None = None,
     ) -> None:
         self.index = index
@@ -73,6 +75,7 @@ class ProcessLane:
         self._config_bytes = frames.encode_config(config)
         self._owner = owner
         self._num_threads = num_threads
+        self._same_files = same_files
         self._shared = shared  # the owner closes it
         self._start_timeout_s = start_timeout_s
         self._pause_s = pause_s
@@ -119,7 +122,8 @@ class ProcessLane:
         try:
             while self._pipe.poll(max(0.0, until_s - time.monotonic())):
                 match frames.decode_from_worker(self._pipe.recv_bytes()):
-                    case frames.Started(info):
+                    case frames.Started(info, made_of):
+                        self._same_files.check(made_of)
                         self._is_starting = False
                         return info
                     case frames.Progress(line) if report is not None:

@@ -65,7 +65,7 @@ def _build(
 
 
 def _serve(connection: Connection, parts: PredictorParts) -> None:
-    _send(connection, frames.Started(parts.info))
+    _send(connection, frames.Started(parts.info, parts.made_of))
     while True:
         try:
             frame = frames.decode_to_worker(connection.recv_bytes())

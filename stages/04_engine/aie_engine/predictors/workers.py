@@ -20,6 +20,7 @@ from aie_engine.predictors.batching import make_batcher, make_front
 from aie_engine.predictors.books import Batch
 from aie_engine.predictors.config import PredictorConfig
 from aie_engine.predictors.lane import ProcessLane
+from aie_engine.predictors.made_of import SameFiles
 from aie_engine.predictors.protocol import PredictorInfo, PredictorStats, WorkerStats
 from aie_engine.predictors.requests import PredictFuture, PredictRequest
 from aie_engine.predictors.runner import BatchResult
@@ -58,6 +59,7 @@ class WorkerPredictor:
         num_threads = max(1, (config.num_threads or available_cores()) // num_workers)
         is_shared = config.share_weights and num_workers > 1 and can_share()
         self._shared = SharedMemory() if is_shared else None
+        same_files = SameFiles()
         self._lanes = [
             ProcessLane(
                 config,
@@ -66,6 +68,7 @@ class WorkerPredictor:
                 num_threads=num_threads,
                 start_timeout_s=start_timeout_s,
                 pause_s=pause_s,
+                same_files=same_files,
                 shared=self._shared,
             )
             for i in range(num_workers)
