@@ -303,6 +303,10 @@ def test_a_server_that_falls_behind_does_not_hold_the_rate():
     behind = [answered(due=float(at), ttft=0.1 + at) for at in range(30)]
     assert judge(slo, even) == ()
     assert "falls behind" in judge(slo, behind)[0]
+    for outcomes, said in ((even, False), (behind, True)):
+        open_row = summarize(LevelResult(3, outcomes, 30.0, offered_per_s=1.0))
+        assert any("1/s: the server falls behind" in line for line in notes([open_row])) == said
+        assert summarize(LevelResult(3, outcomes, 30.0)).saturated is None  # clients that wait are no measure of it
 
 
 def test_tables_say_what_there_is_too_little_of():

@@ -4,7 +4,7 @@ Reading order, a line each:
 
 what is sent    workload (prompts), lengths_file and trace (real traffic), arrivals (when), streaming_plan, trace_plan
 sending         client (one request on the wire) → load (many at once, closed or open loop)
-what is said    statistics and student (what may be said of few samples), slo, steady, timeline → report (the tables)
+what is said    statistics and student (what may be said of few samples), slo, steady, keeping_up, timeline → report
 the server's    server_side: what its own metrics counted meanwhile
 levels          streaming_levels (one after another) → streaming (repeats) and find_max (the highest rate that holds)
 at once         questions → at_once → counters → at_once_report → at_once_levels: models that answer in one piece

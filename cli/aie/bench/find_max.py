@@ -7,9 +7,9 @@ bracket, the highest rate that was held and the lowest that was not; no measurem
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from statistics import median
 
 from aie.bench.client import Outcome
+from aie.bench.keeping_up import falls_behind
 from aie.bench.slo import Slo
 
 __all__ = ["Probe", "Search", "find_max", "judge"]
@@ -65,16 +65,8 @@ class Search:
 
 def judge(slo: Slo, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
     """What a run did not keep."""
-    broken = slo.broken_by(outcomes)
-    answered = sorted((one for one in outcomes if one.error is None), key=lambda one: one.due_s or one.sent_s)
-    third = len(answered) // 3
-    if third >= _FEWEST:
-        early, late = (
-            median(one.e2e_from_schedule_s for one in part) for part in (answered[:third], answered[-third:])
-        )
-        if late > _GROWTH * early:
-            broken.append(f"falls behind: E2E of {early * 1e3:.0f} ms at first, {late * 1e3:.0f} ms at last")
-    return tuple(broken)
+    late = falls_behind(outcomes)
+    return (*slo.broken_by(outcomes), *([] if late is None else [late]))
 
 
 def find_max(probe: Callable[[float], Probe], first: float, search: Search) -> None:

@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table
 
 from aie.bench.client import Outcome
+from aie.bench.keeping_up import falls_behind
 from aie.bench.knee import knee, knee_line
 from aie.bench.load import LevelResult
 from aie.bench.server_side import ServerWindow
@@ -84,6 +85,7 @@ class Row:
     peak_rss_bytes: int | None
     mean_batch: float | None
     errors: dict[str, int]
+    saturated: str | None = None  # in the open loop, that requests took longer and longer
     timeline: Timeline | None = None
     server: ServerWindow | None = None
     max_in_flight: int | None = None
@@ -153,6 +155,7 @@ def summarize(result: LevelResult, slo: Slo | None = None) -> Row:
         peak_rss_bytes=result.peak_rss_bytes,
         mean_batch=result.mean_batch,
         errors=dict(Counter(one.error for one in result.outcomes if one.error is not None)),
+        saturated=None if result.offered_per_s is None else falls_behind(result.outcomes),
         timeline=timeline(result.outcomes, result.start_s, result.wall_s),
         server=result.server,
         max_in_flight=result.max_in_flight,
@@ -244,6 +247,8 @@ def notes(rows: Sequence[Row]) -> list[str]:
                 f"{name}: of {row.uncounted} of {row.answered} answers the server did not say how many tokens they "
                 "have; each event with text is taken for one."
             )
+        if row.saturated is not None:
+            lines.append(f"{name}: the server {row.saturated}; a longer run would have had longer latencies.")
         if row.turn_ttft_p50:
             turns = " · ".join(f"{turn} {ms:.0f}" for turn, ms in enumerate(row.turn_ttft_p50, 1))
             lines.append(f"{name}: TTFT P50 in ms by turn of the conversation: {turns}")
