@@ -34,6 +34,12 @@ def run(tmp_path):
     return call
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["config"], ["version"], ["quantize", "--help"]])
+def test_a_locale_without_utf_8_costs_some_characters_and_no_more(run, arguments):
+    code, out, _ = run(*arguments, PYTHONIOENCODING="ascii")
+    assert code == 0 and out
+
+
 def test_help_names_every_command_in_whole_words(run):
     code, out, _ = run("--help", COLUMNS="80")
     assert code == 0

@@ -22,7 +22,7 @@ from aie.top.figures import figures_of, rates
 from aie.top.history import History
 from aie.top.look import Look, Requests, explain_request, look_at
 from aie.top.prometheus import Buckets, parse
-from aie.top.screen import draw
+from aie.top.screen import draw, plain_lines
 from aie.top.summary import document, summaries
 from aie.top.watch import JsonLines, Lines, Screen, watch
 from aie.top.words import count, duration, printable
@@ -417,6 +417,7 @@ def http(body: str | bytes, status: str = "200 OK") -> bytes:
 
 
 METRICS = http(OURS.format(**FIRST))
+AN_OPEN_ONE = '{"open": [%s], "recent": [], "queues": {}, "num_open_of_others": 0, "unanswered": {}}'
 
 
 @pytest.mark.parametrize(
@@ -446,6 +447,13 @@ def test_one_sentence_and_code_3(answers: tuple[bytes, ...], sentence: str) -> N
         (http('{"error": {"message": "No."}}', "401 Unauthorized"), "asks for a key (HTTP 401)"),
         (http("garbage"), "answers HTTP 200"),
         (http('{"open": 3}'), "answers what is no list of requests"),
+        (http(AN_OPEN_ONE % '{"state": "waiting", "total_us": 3}'), "answers what is no list of requests"),
+        (
+            http(AN_OPEN_ONE % '{"request_id": "r", "state": "x", "total_us": "3"}'),
+            "answers what is no list of requests",
+        ),
+        (http(AN_OPEN_ONE % '{"request_id": "r", "state": "x", "total_us": NaN}'), "answers HTTP 200"),
+        (http("[" * 100_000), "answers HTTP 200"),
         (http('{"error": {"message": "Too much.", "code": "x"}}', "503 No"), "answers HTTP 503: Too much"),
         (b"", "it closed the connection"),
     ],
@@ -470,6 +478,26 @@ def test_a_request_that_is_forgotten_and_a_server_that_has_none() -> None:
             explain_request(Endpoint.parse(url), "mine")
         with pytest.raises(EnvironmentLacksError, match="has no /debug/requests"):
             explain_request(Endpoint.parse(url), "mine")
+
+
+def test_a_request_of_another_shape_is_no_request() -> None:
+    strange = http('{"request_id": "r", "state": "done", "total_us": 5, "path": "/", "model": "m", "choices": [7]}')
+    with answering(strange) as url, pytest.raises(EnvironmentLacksError, match="answers what is no request"):
+        explain_request(Endpoint.parse(url), "r")
+
+
+def test_what_is_no_finite_number_was_not_told() -> None:
+    with answering(http(OURS.format(**FIRST | dict.fromkeys(FIRST, "-Inf") | {"generated": "NaN"}))) as url:
+        look = look_at(Endpoint.parse(url))
+    history = History()
+    history.add(look)
+    assert text_of(draw(history, "u", when="now")) and all("inf" not in line for line in plain_lines(history))
+    json.dumps(document(history, "u"), allow_nan=False)
+
+
+def test_tls_where_there_is_none_is_said_so() -> None:
+    with answering(http("")) as url, pytest.raises(EnvironmentLacksError, match="no TLS there"):
+        look_at(Endpoint.parse(url.replace("http:", "https:")))
 
 
 # The command

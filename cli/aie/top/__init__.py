@@ -1,7 +1,7 @@
 """`aie top`: a live view of any server of models.
 
 Reading order: prometheus (the text format) → names (what servers call the same thing) → figures (one look, and what
-happened between two) → look (asking, and everything that can go wrong) → history, summary (the last half minute as
+happened between two) → entries, look (asking, and everything that can go wrong) → history, summary (the last half minute as
 values) → words, screen, explain (as a person reads it) → watch (again and again) and command.
 """
 

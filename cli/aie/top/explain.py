@@ -66,7 +66,7 @@ def _phases(entry: Entry, engine: Entry) -> Iterator[str]:
     phases, total = entry["phases_us"], entry["total_us"]
     for phase, us in sorted(phases.items(), key=lambda item: item[1], reverse=True):
         if us:
-            yield f"  {duration(us):>10}  {percent(us / total):>5}  {phase:<10}  {_meaning(phase, engine)}"
+            yield f"  {duration(us):>10}  {percent(us / (total or us)):>5}  {phase:<10}  {_meaning(phase, engine)}"
 
 
 def _meaning(phase: str, engine: Entry) -> str:

@@ -2,15 +2,14 @@
 
 import asyncio
 import json
-import os
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from aie.bench.client import Endpoint, get_text
+from aie.bench.client import Endpoint, describe_error, get_text
+from aie.top.entries import check_listing, check_request
 from aie.top.figures import Figures, figures_of
 from aie.top.prometheus import parse
 from aie.top.words import printable
@@ -78,7 +77,10 @@ def explain_request(endpoint: Endpoint, request_id: str) -> Entry:
         raise InvalidInputError(message, param="request")
     if status != 200 or not isinstance(document, dict):
         raise EnvironmentLacksError(f"{_refusal(endpoint, status, document)}.")
-    return document
+    try:
+        return check_request(document)
+    except ValueError as error:
+        raise EnvironmentLacksError(f"{endpoint.url} answers what is no request: {printable(str(error))}.") from None
 
 
 def _with_requests(look: Look, endpoint: Endpoint, num_recent: int) -> Look:
@@ -92,15 +94,12 @@ def _with_requests(look: Look, endpoint: Endpoint, num_recent: int) -> Look:
     if status != 200 or not isinstance(document, dict):
         return Look(look.at_s, look.figures, None, _refusal(endpoint, status, document))
     try:
-        requests = Requests(
-            [dict(entry) for entry in document["open"]],
-            [dict(entry) for entry in document["recent"]],
-            {str(model): dict(queue) for model, queue in document["queues"].items()},
-            int(document["num_open_of_others"]),
-            {str(model): str(why) for model, why in document["unanswered"].items()},
-        )
-    except (KeyError, TypeError, ValueError, AttributeError):
+        found = check_listing(document)
+    except ValueError:
         return Look(look.at_s, look.figures, None, f"{endpoint.url}/debug/requests answers what is no list of requests")
+    requests = Requests(
+        found["open"], found["recent"], found["queues"], found["num_open_of_others"], found["unanswered"]
+    )
     return Look(look.at_s, look.figures, requests)
 
 
@@ -124,9 +123,7 @@ def _reason(error: Exception) -> str:
         return "it closed the connection"
     if isinstance(error, TimeoutError) and not error.args:
         return f"no answer within {_TIMEOUT_S:g} s"
-    if isinstance(error, OSError) and error.errno and error.errno > 0 and not isinstance(error, socket.gaierror):
-        return os.strerror(error.errno)  # asyncio's own text says it in Python
-    return str(printable(getattr(error, "strerror", None) or str(error) or type(error).__name__))
+    return str(printable(describe_error(error) if isinstance(error, OSError) else str(error)))
 
 
 def _refusal(endpoint: Endpoint, status: int, document: object, path: str = "/debug/requests") -> str:
@@ -141,9 +138,13 @@ def _refusal(endpoint: Endpoint, status: int, document: object, path: str = "/de
 
 def _json(text: str) -> Any:
     try:
-        return printable(json.loads(text))
-    except ValueError:
+        return printable(json.loads(text, parse_constant=_no_number))
+    except (ValueError, RecursionError):
         return None
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
 
 
 def _error_of(document: object) -> tuple[str, str]:

@@ -63,7 +63,7 @@ class Scrape:
 
     def total(self, name: str, **labels: str) -> float | None:
         """The sum; None where there is no such sample."""
-        values = [value for _, value in self.of(name, **labels) if not math.isnan(value)]
+        values = [value for _, value in self.of(name, **labels)]
         return sum(values) if values else None
 
     def by(self, name: str, label: str, **labels: str) -> dict[str, float]:
@@ -89,7 +89,8 @@ class Scrape:
 
 
 def parse(text: str) -> Scrape:
-    """Raises `ValueError` for what is no such text, or has not a single sample in it."""
+    """Raises `ValueError` for what is no such text, or has not a single sample in it. Values that are no finite number
+    are not there."""
     samples: dict[str, list[tuple[Mapping[str, str], float]]] = {}
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.strip()
@@ -99,7 +100,9 @@ def parse(text: str) -> Scrape:
         if found is None:
             raise ValueError(f"line {number} is no sample: {line[:60]!r}")
         name, labels, value = found.groups()
-        samples.setdefault(name, []).append((_labels(labels), _number(value, number)))
+        known = samples.setdefault(name, [])
+        if math.isfinite(figure := _number(value, number)):  # NaN: nothing was observed
+            known.append((_labels(labels), figure))
     if not samples:
         raise ValueError("there is no sample in it")
     return Scrape(samples)
