@@ -65,6 +65,15 @@ class PredictionMetrics:
         self._padding = registry.gauge(
             "prediction_padding_share", "Mean part of a batch that padding would have been, 0 to 1.", by_model
         )
+        self._workers = registry.gauge(
+            "prediction_workers",
+            "Workers by state; absent is one that is being started again, or was given up.",
+            ("model_name", "state"),
+        )
+        self._restarts = registry.counter("prediction_worker_restarts_total", "Workers started again.", by_model)
+        self._resent = registry.counter(
+            "prediction_batches_resent_total", "Batches whose worker died, and that went to another.", by_model
+        )
         self._registry = registry
         self._of_model: dict[str, PredictorMetrics] = {}
 
@@ -97,3 +106,8 @@ class PredictionMetrics:
             self._compute_s.labels(name).set_total(stats.compute_s)
             self._used.labels(name).set(stats.utilisation)
             self._padding.labels(name).set(stats.padding_share)
+            num_ready = sum(worker.is_ready for worker in stats.workers)
+            self._workers.labels(name, "ready").set(num_ready)
+            self._workers.labels(name, "absent").set(len(stats.workers) - num_ready)
+            self._restarts.labels(name).set_total(sum(worker.restarts for worker in stats.workers))
+            self._resent.labels(name).set_total(stats.resent_batches)

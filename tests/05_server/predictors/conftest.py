@@ -20,6 +20,7 @@ from aie_engine import (
     PredictorInfo,
     PredictorStats,
     PredictRequest,
+    WorkerStats,
 )
 from aie_engine.errors import RequestCancelledError
 from aie_engine.processing import load_pipeline
@@ -140,7 +141,16 @@ class HandPredictor:
         assert done.wait(WAIT_S), "the future was left unresolved"
 
     def stats(self) -> PredictorStats:
-        return PredictorStats(num_waiting=3, rows=8, batches=2, reasons={"full": 2}, max_batch_size=4)
+        workers = [WorkerStats(index, 0, index > 0, False, 1, 4, 0.0, restarts=index) for index in range(3)]
+        return PredictorStats(
+            num_waiting=3,
+            rows=8,
+            batches=2,
+            reasons={"full": 2},
+            max_batch_size=4,
+            resent_batches=5,
+            workers=tuple(workers),
+        )
 
     def memory(self) -> Mapping[str, object]:
         return {}

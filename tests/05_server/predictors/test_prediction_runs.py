@@ -173,6 +173,10 @@ def test_times_and_metrics(serve: Any, harness: Any, hand: Any) -> None:
         'aie_prediction_inputs_waiting{model_name="plain"} 3',
         'aie_prediction_batches_total{model_name="plain",reason="full"} 2',
         'aie_prediction_batch_utilisation{model_name="plain"} 1',
+        'aie_prediction_workers{model_name="plain",state="ready"} 2',
+        'aie_prediction_workers{model_name="plain",state="absent"} 1',
+        'aie_prediction_worker_restarts_total{model_name="plain"} 3',
+        'aie_prediction_batches_resent_total{model_name="plain"} 5',
         'aie_requests_total{route="/predict/{model}",status="200"} 1',
     ):
         assert line in text, line
