@@ -125,6 +125,8 @@ FORCED = [
     ('{"name": "add", "arguments":  {"a": "}\\"{\\\\"}}', [Call("add", '{"a": "}\\"{\\\\"}')]),
     ('{"name": "add", "arguments": {"a": "{\\"name\\": \\"add\\"', [Call("add", '{"a": "{\\"name\\": \\"add\\"')]),
     ('{"name": "add", "arguments": ', [Call("add", "")]),
+    ('{"na', []),
+    ('{"name": "ad', []),
 ]  # fmt: skip
 
 
@@ -132,6 +134,17 @@ FORCED = [
 def test_forced_calls(text: str, pieces: list[str | Call]) -> None:
     assert read(ForcedReader(NAMES, "arguments"), text) == pieces
     assert read(ForcedReader(NAMES, "arguments"), *text) == pieces
+
+
+def test_a_forced_call_is_cut_until_its_arguments_have_ended() -> None:
+    reader = ForcedReader(NAMES, "arguments", '<tool_call>[{"name": "')
+    seen = []
+    for text in ("<tool_call>[", '{"name": "add", "arguments": ', '{"a": [1]', "}", "}, ", '{"name": "weather", "argu'):
+        reader.push(text)
+        seen.append(reader.is_cut)
+    assert seen == [False, True, True, False, False, False]
+    for begin in ("<tool", '<tool_call>[{"name": "we'):
+        assert read(ForcedReader(NAMES, "arguments", '<tool_call>[{"name": "'), begin) == []
 
 
 def test_forced_arguments_go_out_as_they_come() -> None:

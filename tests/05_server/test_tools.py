@@ -136,6 +136,36 @@ def test_a_call_that_was_cut_off_is_words_and_says_so(harness: Any, client: open
     assert answer.choices[0].message.content == CALL[:30]
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize(
+    ("cut", "reason", "arguments"),
+    [
+        ({"stop": ["Kö"]}, "stop", '{"city": "'),  # nobody could make this call
+        ({"max_tokens": 45}, "length", None),
+        ({"max_tokens": 5}, "length", None),  # before any function's name: the grammar's marks are no words
+    ],
+)
+def test_a_forced_call_that_was_cut_off_says_so(
+    harness: Any, client: openai.OpenAI, script: Any, cut: dict[str, Any], reason: str, arguments: str | None,
+    is_streamed: bool,
+) -> None:  # fmt: skip
+    harness.engine.script = script(CALL)
+    wish: dict[str, Any] = {"model": "fake", "messages": MESSAGES, "tools": TOOLS, "tool_choice": "required", **cut}
+    if is_streamed:
+        choices = [chunk.choices[0] for chunk in client.chat.completions.create(**wish, stream=True)]
+        found = [choice.finish_reason for choice in choices if choice.finish_reason]
+        text = "".join(choice.delta.content or "" for choice in choices)
+        calls = [call for choice in choices for call in choice.delta.tool_calls or []]
+        said = "".join(call.function.arguments or "" for call in calls if call.function is not None)
+    else:
+        choice = client.chat.completions.create(**wish).choices[0]
+        found, text, calls = [choice.finish_reason], choice.message.content or "", choice.message.tool_calls or []
+        said = "".join(call.function.arguments for call in calls)
+    assert (found, text) == ([reason], "")
+    assert bool(calls) == (cut.get("max_tokens") != 5)
+    assert arguments is None or said == arguments
+
+
 def test_without_tools_nothing_is_looked_for(harness: Any, client: openai.OpenAI, script: Any) -> None:
     harness.engine.script = script(CALL)
     plain = client.chat.completions.create(model="fake", messages=MESSAGES)

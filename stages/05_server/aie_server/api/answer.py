@@ -189,7 +189,7 @@ class _Whole:
                 self.calls[-1][1].append(piece.arguments)
         self.scored += delta.scored
         self.token_ids += delta.token_ids
-        self.finish_reason = _reason(delta.finish_reason, bool(self.calls))
+        self.finish_reason = _reason(delta.finish_reason, self.reader, bool(self.calls))
 
 
 @dataclass(slots=True)
@@ -215,7 +215,7 @@ class _Streamed:
                 self.num_calls += 1
             if piece.arguments:
                 events += self.writer.arguments(self.num_calls - 1, piece.arguments)
-        return text, events, _reason(delta.finish_reason, self.num_calls > 0)
+        return text, events, _reason(delta.finish_reason, self.reader, self.num_calls > 0)
 
 
 def _pieces_of(delta: Delta, reader: CallReader | None) -> list[Piece]:
@@ -225,5 +225,7 @@ def _pieces_of(delta: Delta, reader: CallReader | None) -> list[Piece]:
     return pieces if delta.finish_reason is None else pieces + reader.finish()
 
 
-def _reason(reason: str | None, has_calls: bool) -> str | None:
-    return "tool_calls" if has_calls and reason == "stop" else reason
+def _reason(reason: str | None, reader: CallReader | None, has_calls: bool) -> str | None:
+    """A call that a stop string cut is none that a client could make."""
+    is_whole = reader is not None and has_calls and not reader.is_cut
+    return "tool_calls" if is_whole and reason == "stop" else reason

@@ -14,11 +14,13 @@ __all__ = ["ForcedReader"]
 
 
 class ForcedReader:
-    """A `CallReader`. What has no head at all is words: some other engine wrote it, without a grammar."""
+    """A `CallReader`. begin: what the grammar puts before the first function's name. An answer that was cut before any
+    call says nothing; but what begins in another way is words: some other engine wrote it, without a grammar."""
 
-    def __init__(self, names: Collection[str], key: str) -> None:
+    def __init__(self, names: Collection[str], key: str, begin: str = '{"name": "') -> None:
         known = "|".join(re.escape(name) for name in names)
         self._head = re.compile(rf'\{{"name": "({known})", "{re.escape(key)}": ')
+        self._begin = begin
         self._held = ""  # up to the next head
         self._depth = 0  # of braces and brackets in the arguments
         self._is_inside = False  # arguments
@@ -34,7 +36,12 @@ class ForcedReader:
         return pieces
 
     def finish(self) -> list[Piece]:
-        return [] if self._has_called or not self._held else [self._held]
+        is_cut = self._held.startswith(self._begin) or self._begin.startswith(self._held)
+        return [] if self._has_called or is_cut else [self._held]
+
+    @property
+    def is_cut(self) -> bool:
+        return self._is_inside
 
     def _read_head(self, pieces: list[Piece]) -> bool:
         found = self._head.search(self._held)

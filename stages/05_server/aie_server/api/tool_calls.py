@@ -47,6 +47,11 @@ class CallReader(Protocol):
         """The answer has ended."""
         ...
 
+    @property
+    def is_cut(self) -> bool:
+        """The last call has no end (yet)."""
+        ...
+
 
 NewReader = Callable[[], CallReader]
 
@@ -74,6 +79,10 @@ class MarkedReader:
         while self._read_call(pieces) if self._is_inside else self._read_words(pieces):
             pass
         return pieces
+
+    @property
+    def is_cut(self) -> bool:
+        return False  # calls are whole when they are given out
 
     def finish(self) -> list[Piece]:
         held, self._held = self._held, ""
@@ -139,6 +148,10 @@ class LeadingReader:
             return []
         self._is_words = True
         return [self._held]
+
+    @property
+    def is_cut(self) -> bool:
+        return False  # calls are whole when they are given out
 
     def finish(self) -> list[Piece]:
         if self._is_words or not self._held:

@@ -46,6 +46,11 @@ class ToolFormat:
             return LeadingReader(names, max_calls=max_calls)
         return MarkedReader(names, self.opening, self.closing, max_calls=max_calls)
 
+    @property
+    def begin(self) -> str:
+        """What stands before the name of an answer's first function."""
+        return f'{self.opening}{self.before}{"[" if self.is_list else ""}{{"name": "'
+
     def has_special_marks(self, tokenizer: Tokenizer) -> bool:
         """Marks that are control tokens, which an answer's text leaves out unless told otherwise."""
         return any(_special_id(mark, tokenizer) is not None for mark in (self.opening, self.closing))

@@ -35,7 +35,8 @@ class ToolUse:
     def reader(self) -> CallReader:
         """For one choice."""
         if self.is_forced:
-            return ForcedReader([function.name for function in self.functions], self.format.key)
+            names = [function.name for function in self.functions]
+            return ForcedReader(names, self.format.key, self.format.begin)
         return self.format.reader(self.functions, max_calls=None if self.several else 1)
 
     def constraint(self, form: Form | None, tokenizer: Tokenizer, config: ServerConfig) -> ConstraintSpec | None:
