@@ -1,12 +1,13 @@
 """Settings become the configurations of the stages, and names become paths."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from aie.console import note, pull_progress
 from aie.service_log import ServiceLog
 from aie.settings import ServeSettings, parse_bytes
-from aie_engine import EngineConfig, EnvironmentLacksError, InvalidInputError, available_cores
+from aie_engine import EngineConfig, EnvironmentLacksError, InvalidInputError, PredictorInfo, available_cores
 from aie_loader import KNOWN_MODELS, pull, resolve
 from aie_reliability import ReliabilityConfig
 
@@ -73,10 +74,13 @@ def _memory_log(settings: ServeSettings, model: str | None) -> Path | None:
     return path if model is None else path.with_name(f"{path.stem}.{model.replace('/', '-')}{path.suffix}")
 
 
-def reliability_config(settings: ServeSettings) -> ReliabilityConfig:
-    """The guards' part of the settings."""
+def reliability_config(settings: ServeSettings, predictors: Sequence[PredictorInfo] = ()) -> ReliabilityConfig:
+    """The guards' part of the settings. What does not fit into a predictor that refuses is refused at the door, before
+    it costs anything; where one makes its clients wait, or drops the oldest, that is for its own queue to do."""
+    rooms = [info.max_queue + info.num_workers * info.max_batch_size for info in predictors]
     return ReliabilityConfig(
         max_in_flight=settings.max_batch_size + settings.max_queue,
+        max_predictions=sum(rooms) if all(info.queue_policy == "reject" for info in predictors) else None,
         rate_limit_per_s=settings.rate_limit,
         deadline_s=settings.deadline_s,
         grace_s=settings.grace_s,

@@ -87,7 +87,8 @@ def build_service(settings: ServeSettings, *, report: Callable[[str], None] = no
     try:
         predictors = start_predictors(settings, predictor_paths, report, share=share)
         _load_at_start(settings, catalog, manager, table, report)
-        gate = AdmissionGate(reliability_config(settings), engines_ready=lambda: _engines_ready(table))
+        infos = [model.predictor.info for model in predictors]
+        gate = AdmissionGate(reliability_config(settings, infos), engines_ready=lambda: _engines_ready(table))
         server = Server(
             table,
             predictors=predictors,

@@ -22,6 +22,21 @@ def test_bounded_in_flight(clock):
     assert gate.in_flight == 0
 
 
+@pytest.mark.parametrize("most", [1, None])
+def test_predictions_have_room_of_their_own(clock, most):
+    gate = AdmissionGate(ReliabilityConfig(max_in_flight=1, max_predictions=most), clock=clock)
+    prediction = AdmitRequest("a", "/predict/m", is_prediction=True)
+    with gate.admit(REQUEST), gate.admit(prediction):
+        assert gate.in_flight == 2
+        if most is None:  # their own queue says when it is full, and what then
+            with gate.admit(prediction):
+                assert gate.in_flight == 3
+        else:
+            with pytest.raises(OverloadedError, match="holds 1 requests"):
+                gate.admit(prediction)
+    assert gate.in_flight == 0
+
+
 def test_a_place_is_given_back_once(clock):
     gate = AdmissionGate(ReliabilityConfig(), clock=clock)
     place = gate.admit(REQUEST)

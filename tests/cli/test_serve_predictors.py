@@ -5,6 +5,7 @@ import logging
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from aie.service import Service, build_service
 from aie.settings import ServeSettings
 from aie_engine import AieError, EnvironmentLacksError, InvalidInputError, PredictorConfig
 from aie_loader import resolve
+from aie_reliability import OverloadedError
+from aie_server import AdmitRequest
 
 
 def write_rows(folder: Path) -> Path:
@@ -96,6 +99,21 @@ def test_a_repository_has_no_predictors(tmp_path: Path) -> None:
     write_rows(tmp_path / "models" / "rows" / "1")
     with pytest.raises(InvalidInputError, match="Name it on the command line"):
         build_service(ServeSettings(repository=str(tmp_path / "models"), workers=0, port=0), report=logging.debug)
+
+
+@pytest.mark.parametrize(("policy", "room"), [("reject", 5 + 2), ("block", None), ("drop-oldest", None)])
+def test_the_door_leaves_a_full_queue_to_the_queue(
+    serve: Callable[..., Service], rows: Path, policy: str, room: int | None
+) -> None:
+    """What is refused at the door can neither wait for room nor take the place of the oldest."""
+    origins = {"max_queue": "flag", "max_batch_size": "flag"}
+    gate = serve(rows, max_queue=5, max_batch_size=2, queue_policy=policy, origins=origins).gate
+    asked = AdmitRequest("a", "/predict/rows", is_prediction=True)
+    with ExitStack() as inside:
+        for _ in range(room or 20):
+            inside.enter_context(gate.admit(asked))
+        with nullcontext() if room is None else pytest.raises(OverloadedError), gate.admit(asked):
+            pass
 
 
 def test_settings_reach_the_predictor(rows: Path) -> None:

@@ -13,6 +13,7 @@ class AdmitRequest:
 
     client_key: str
     path: str
+    is_prediction: bool = False  # of a model that answers at once, whose predictor has a queue and a policy of its own
 
 
 class Gate(Protocol):

@@ -9,7 +9,8 @@ __all__ = ["ReliabilityConfig"]
 class ReliabilityConfig:
     """How much the server lets in and how long it lets things take."""
 
-    max_in_flight: int = 320  # requests admitted and not yet answered: running + queued
+    max_in_flight: int = 320  # generations admitted and not yet answered: running + queued
+    max_predictions: int | None = None  # the same of models that answer at once; None: their own queues say
     rate_limit_per_s: float | None = None  # requests per second and client key; None: no limit
     rate_limit_burst: float | None = None  # bucket size; None: one second's worth, at least 1
     deadline_s: float | None = 300.0  # a request older than this is ended with 504; None: never

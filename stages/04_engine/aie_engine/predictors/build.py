@@ -116,6 +116,7 @@ def build_predictor(
         num_threads=threads,
         load_s=time.perf_counter() - began,
         weight_bytes=predictor.weight_bytes,
+        queue_policy=config.queue_policy,
     )
     return PredictorParts(tuple(runners), info, memory, made_of, close)
 

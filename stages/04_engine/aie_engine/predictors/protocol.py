@@ -6,6 +6,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from aie_engine.predictors.requests import PredictFuture, PredictRequest
+from aie_scheduler import Overflow
 
 __all__ = ["ArrayInfo", "PredictorClient", "PredictorInfo", "PredictorStats", "WorkerStats"]
 
@@ -39,6 +40,7 @@ class PredictorInfo(msgspec.Struct, frozen=True):
     num_workers: int = 1
     load_s: float = 0.0  # loading, packing and warming up, of one worker
     weight_bytes: int = 0  # as stored in the file
+    queue_policy: Overflow = "reject"
 
 
 class WorkerStats(msgspec.Struct, frozen=True, array_like=True):

@@ -75,7 +75,7 @@ class PredictionRun:
         self._seconds = {"pre": 0.0, "queue": 0.0, "compute": 0.0, "post": 0.0}
 
     def __enter__(self) -> "PredictionRun":
-        asked = AdmitRequest(self._request.client_key, self._request.head.path)
+        asked = AdmitRequest(self._request.client_key, self._request.head.path, is_prediction=True)
         place = self._context.gate.admit(asked)
         place.__enter__()
         self._place = place
