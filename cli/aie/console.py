@@ -39,10 +39,10 @@ def format_bytes(count: float) -> str:
 
 def check_writable(path: Path, *, flag: str = "--json") -> None:
     """Raises `EnvironmentLacksError` if `write_file` could not write there: better before a long measurement."""
-    path = path.resolve()
+    path = _meant(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_file() or path.is_dir():
+        if _is_device(path) or path.is_file() or path.is_dir():
             path.open("ab").close()
         elif not path.exists():
             tempfile.TemporaryFile(dir=path.parent).close()
@@ -50,23 +50,36 @@ def check_writable(path: Path, *, flag: str = "--json") -> None:
         raise _not_writable(path, error, flag) from None
 
 
-def write_json(path: Path, document: object) -> None:
+def write_json(path: Path, document: object, *, flag: str = "--json") -> None:
     """`document` as indented JSON, written as `write_file` does."""
-    write_file(path, (json.dumps(document, indent=2) + "\n").encode())
+    write_file(path, (json.dumps(document, indent=2) + "\n").encode(), flag=flag)
 
 
 def write_file(path: Path, data: bytes, *, flag: str = "--json") -> None:
     """Writes beside the target and renames, so that a reader never sees half a file. What is no regular file, such as
     `/dev/stdout` or a pipe, is written to as it is: a rename would put a file in its place. `flag` named the path."""
     try:
-        path = path.resolve()  # a link stays a link
+        path = _meant(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and not path.is_file():
+        if _is_device(path):  # `/dev/stdout` may be a file that holds what was printed: behind it
+            sys.stdout.flush()
+            with path.open("ab", buffering=0) as sink:
+                sink.write(data)
+        elif path.exists() and not path.is_file():
             path.write_bytes(data)
         else:
             _replace(path, data)
     except OSError as error:
         raise _not_writable(path, error, flag) from None
+
+
+def _meant(path: Path) -> Path:
+    """A link stays a link: what it names is replaced. But a pipe behind `/dev/stdout` has no name."""
+    return path if _is_device(path) else path.resolve()
+
+
+def _is_device(path: Path) -> bool:
+    return path.is_absolute() and path.parts[1:2] in (("dev",), ("proc",)) and path.exists()
 
 
 def _not_writable(path: Path, error: OSError, flag: str) -> EnvironmentLacksError:

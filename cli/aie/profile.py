@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from aie.console import check_writable, note, write_json
+from aie_engine import EnvironmentLacksError, InvalidInputError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from aie_engine.profiling import Peaks, StepProfile
 
 __all__ = ["profile", "register"]
+
+_MORE_THAN_ALL = 1.05  # of a roofline; below that it is the noise of two measurements
 
 
 def profile(
@@ -23,7 +26,7 @@ def profile(
     batch: Annotated[str, typer.Option(help="Sequences that decode together; several by comma.")] = "1,8,32",
     context: Annotated[int, typer.Option(min=0, help="Tokens behind each of them.")] = 128,
     prompt: Annotated[int, typer.Option(min=0, help="Tokens of a prompt; 0: none.")] = 512,
-    seconds: Annotated[float, typer.Option(min=0.01, help="How long each kind of step is measured.")] = 1.0,
+    seconds: Annotated[float, typer.Option(min=0.01, max=3600, help="How long each kind of step is measured.")] = 1.0,
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads. [all cores]")] = None,
     quantize: Annotated[
         str, typer.Option(metavar="KIND", help="Weights as fp32, fp16, bf16, int8 or int4. [as the file has them]")
@@ -42,9 +45,11 @@ def profile(
     Bytes are those of weights and of the KV cache, which must come from memory; activations should stay in the caches.
     Nothing else should run meanwhile.
     """
-    for path in (trace, json_path):
+    for flag, path in (("--trace", trace), ("--json", json_path)):
         if path is not None:
-            check_writable(path)
+            check_writable(path, flag=flag)
+    if trace is not None and json_path is not None and trace.resolve() == json_path.resolve():
+        raise InvalidInputError(f"--trace and --json name the same file, {trace}; give each its own.", param="trace")
     batches = _parse_batches(batch)
     profiles, peaks = _measure(
         model, batches, context, prompt, seconds, threads, quantize, kv_dtype, activations
@@ -52,14 +57,12 @@ def profile(
     if trace is not None:
         from aie_engine.profiling import trace_events
 
-        write_json(trace, trace_events(profiles))
+        write_json(trace, trace_events(profiles), flag="--trace")
     if json_path is not None:
         write_json(json_path, _as_json(profiles, peaks))
 
 
 def _parse_batches(text: str) -> list[int]:
-    from aie_engine import InvalidInputError
-
     try:
         batches = [int(part) for part in text.split(",")]
     except ValueError:
@@ -83,10 +86,10 @@ def _measure(
     from aie.assemble import find_model
     from aie.bench.show import context as machine
     from aie.bench.show import print_view
-    from aie_engine import EngineConfig, InvalidInputError, available_cores
+    from aie_engine import EngineConfig, available_cores
     from aie_engine.profiling import StepProfiler, measure_peaks
     from aie_loader import find_precision, is_predictor, load_model
-    from aie_tensor import native
+    from aie_tensor import OutOfMemoryError, native
 
     path = find_model(model)
     if is_predictor(path):
@@ -114,8 +117,17 @@ def _measure(
             for one in profiles:
                 print_view(_table(one, peaks))
             print(" · ".join(f"{key} {value}" for key, value in machine().items()))
+            if any((op.roofline_share(peaks) or 0.0) > _MORE_THAN_ALL for one in profiles for op in one.ops):
+                print(
+                    "More than 100 % of a roofline: the machine was busier when its limits were measured, or what an "
+                    "operator reads lay in a cache. Measure again when nothing else runs."
+                )
         finally:
             profiler.close()
+    except OutOfMemoryError:
+        raise EnvironmentLacksError(
+            "The weights and a KV cache for the largest --batch with its --context do not fit into memory; give less."
+        ) from None
     finally:
         loaded.close()
     return profiles, peaks

@@ -82,6 +82,7 @@ def test_a_profile_covers_the_whole_plan(model):
         for step, tokens in zip(steps, (12, 3), strict=True):
             assert step.shape.num_tokens == tokens and step.runs == 3
             assert all(op.seconds > 0 for op in step.ops)
+            assert sum(op.seconds for op in step.ops) <= step.seconds, "the rest is outside the plan"
             assert sum(op.calls for op in step.ops) == len(step.last)
             assert sum(one.last_ns for _, one in step.last) * 1e-9 < 1.0
             kinds = {op.name: op for op in step.ops}

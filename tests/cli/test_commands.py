@@ -62,6 +62,8 @@ def test_help_names_every_command_in_whole_words(run):
         (["serve"], 3, "pip could not download"),
         (["bench", "--url", "http://127.0.0.1:9"], 3, "No server answers"),
         (["bench", "--json", "/dev/null/x"], 3, "cannot be written"),
+        (["profile", "--trace", "/dev/null/x"], 3, "Choose another --trace PATH"),
+        (["profile", "--trace", "x.json", "--json", "./x.json"], 2, "give each its own"),
         (["bench", "--concurrency", "0"], 2, "--concurrency"),
     ],
 )
@@ -97,6 +99,15 @@ def test_reader_that_leaves_early_is_no_error(arguments):
     process.stdout.close()
     err = process.stderr.read()
     assert (process.wait(60), err) == (0, b"")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/stdout"), reason="needs /dev/stdout")
+def test_figures_go_to_standard_output_whatever_it_is(run, tmp_path):
+    code, out, _ = run("config", "--json", "/dev/stdout")
+    with open(tmp_path / "out", "w") as sink:
+        subprocess.run([*MODULE, "config", "--json", "/dev/stdout"], stdout=sink, check=True)
+    for text in (out, (tmp_path / "out").read_text()):
+        assert code == 0 and "setting" in text and '"seed": {' in text, "a table, and the figures behind it"
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")

@@ -1,14 +1,16 @@
 """Profiled steps of a model: a prompt, or a batch of sequences that decode, on the executor that serves.
 
-The executor is built once, with a clock at every operator; then each kind of step runs for some time, and what is told
-of an operator, and of the step, is its median. Nothing else should run meanwhile.
+The executor is built once, with a clock at every operator; then each kind of step runs for some time. What is told of
+an operator, and of the step, is its mean over the faster half of the runs: whatever else the machine did lengthens the
+slower ones, and means of the same runs add up, as medians of each operator would not. Nothing else should run
+meanwhile.
 """
 
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean
 
 from aie_engine.batch import BatchChunk, StepBatch
 from aie_engine.executors.native_executor import NativeExecutor
@@ -54,7 +56,7 @@ class StepProfile:
     name: str
     shape: StepShape
     runs: int
-    seconds: float  # median of the whole step, call included
+    seconds: float  # of the whole step, call included
     ops: tuple[OpProfile, ...]  # longest first
     last: tuple[tuple[str, OpTime], ...]  # the last run, operator by operator, for a trace
 
@@ -138,8 +140,10 @@ class StepProfiler:
             timed = self._executor.profile_nodes()
             spent.append([one.last_ns for _, one in timed])
         shape = StepShape(tuple(sequences), len(sequences), kv_bytes=self._kv_bytes)
-        medians = [median(times) * 1e-9 for times in zip(*spent, strict=True)]
-        return StepProfile(name, shape, len(took), median(took), self._by_kind(timed, medians, shape), tuple(timed))
+        fast = sorted(range(len(took)), key=took.__getitem__)[: (len(took) + 1) // 2]
+        means = [fmean(times) * 1e-9 for times in zip(*(spent[run] for run in fast), strict=True)]
+        whole = fmean(took[run] for run in fast)
+        return StepProfile(name, shape, len(took), whole, self._by_kind(timed, means, shape), tuple(timed))
 
     def _batch(self, sequences: list[tuple[int, int]]) -> StepBatch:
         chunks = []
