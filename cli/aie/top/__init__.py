@@ -1,8 +1,8 @@
 """`aie top`: a live view of any server of models.
 
 Reading order: prometheus (the text format) → names (what servers call the same thing) → figures (one look, and what
-happened between two) → entries, look (asking, and everything that can go wrong) → history, summary (the last half minute as
-values) → words, screen, explain (as a person reads it) → watch (again and again) and command.
+happened between two) → entries, look (asking, and everything that can go wrong) → history, summary (the last half
+minute as values) → words, screen, explain (as a person reads it) → watch (again and again) and command.
 """
 
 from aie.top.command import register
