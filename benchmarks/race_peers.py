@@ -91,8 +91,8 @@ class Peers:
             program = self.folder / name / "bin" / "vllm"
             command = f"{program} serve {self.safetensors} --dtype float32 --host 127.0.0.1 --port {{port}}"
             return Contender("vLLM fp32", version, command, {"VLLM_CPU_KVCACHE_SPACE": "2", "HF_HUB_OFFLINE": "1"})
-        script = Path(__file__).with_name("race_transformers.py")
-        command = f"{self._python(name)} {script} --model {self.safetensors} --threads {self.threads}"
+        script = Path(__file__).with_name("race_transformers.py")  # -P: no neighbour of it is a module there
+        command = f"{self._python(name)} -P {script} --model {self.safetensors} --threads {self.threads}"
         return Contender("transformers fp32", version, command, {"HF_HUB_OFFLINE": "1"}, script=True)
 
     def own(self, name: str) -> Contender:
