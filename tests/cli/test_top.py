@@ -1,7 +1,12 @@
 """`aie top`: the text format, what the figures come to, the picture as text, and servers that behave badly."""
 
+import contextlib
 import json
+import os
+import pty
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -498,6 +503,22 @@ def test_what_is_no_finite_number_was_not_told() -> None:
 def test_tls_where_there_is_none_is_said_so() -> None:
     with answering(http("")) as url, pytest.raises(EnvironmentLacksError, match="no TLS there"):
         look_at(Endpoint.parse(url.replace("http:", "https:")))
+
+
+def test_ended_by_a_signal_it_gives_the_terminal_back() -> None:
+    with answering(*[METRICS, http("{}", "404 Not Found")] * 50) as url:
+        ours, its = pty.openpty()
+        process = subprocess.Popen([sys.executable, "-m", "aie", "top", url, "--interval", "60"], stdout=its)
+        os.close(its)
+        shown = b""
+        with contextlib.suppress(OSError):  # the end of a terminal
+            while piece := os.read(ours, 65536):
+                shown += piece
+                if b"\x1b[?1049h" in shown and b"tiny" in shown:
+                    process.terminate()
+        assert process.wait(30) == 0
+        os.close(ours)
+    assert b"\x1b[?1049l" in shown and b"\x1b[?25h" in shown, "its screen, and its cursor"
 
 
 # The command

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import signal
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,6 +56,8 @@ def top(
     if request is not None:
         _explain(explain_request(endpoint, request), as_json=as_json)
         return
+    # Ended in whatever way, the terminal gets its own screen and its cursor back.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):
         if as_json:
             watch(lambda: look_at(endpoint), JsonLines(_write, endpoint.url), interval_s=interval, once=once)
