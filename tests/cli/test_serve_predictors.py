@@ -128,6 +128,11 @@ def test_settings_reach_the_predictor(rows: Path) -> None:
     assert (own.max_batch_size, own.max_wait_ms, own.policy) == (5, 9, "passthrough")
     assert (mixed.max_batch_size, mixed.max_wait_ms, mixed.policy) == (7, 1.5, "passthrough")
     (rows / "processing.toml").write_text(
+        '[batching]\nbuckets = "fixed"\nbucket_edges = [8, 64]\nnum_buckets = 3\nbatch_timeout_s = 7'
+    )
+    own = predictor_config(ServeSettings(threads=1), rows, "rows")
+    assert (own.buckets, own.bucket_edges, own.num_buckets, own.batch_timeout_s) == ("fixed", (8, 64), 3, 7)
+    (rows / "processing.toml").write_text(
         '[batching]\nqueue_policy = "drop-oldest"\nwaiting = "hybrid"\nblock_timeout_s = 2'
     )
     own, mixed = (

@@ -223,6 +223,8 @@ def test_boxes(detector: Callable[..., Pipeline]) -> None:
         ("[batching]\nmax_batch = 3", "max_batch"),
         ("output = [", "cannot be read"),
         ('mode = "CMYK"', "CMYK"),
+        ("text = [{step = 'lower'}]", "takes rows; the steps for text in processing.toml would never run"),
+        ("image = [{step = 'scale'}]", "takes rows; the steps for image"),
     ],
 )
 def test_a_wrong_file_is_told_by_key(rows: Callable[..., Pipeline], text: str, match: str) -> None:

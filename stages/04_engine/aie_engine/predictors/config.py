@@ -12,7 +12,7 @@ __all__ = ["BatchPolicy", "PredictorConfig", "Waiting"]
 
 BatchPolicy = Literal["dynamic", "static", "passthrough"]
 Waiting = Literal["block", "spin", "hybrid"]
-_LONGEST_BLOCK_S = 24 * 3600.0
+_LONGEST_S = 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -58,19 +58,16 @@ class PredictorConfig:
                 raise InvalidInputError(
                     f"{field} must be {', '.join(known)}, not {getattr(self, field)!r}.", param=field
                 )
-        if not 0 < self.block_timeout_s <= _LONGEST_BLOCK_S:
-            raise InvalidInputError(
-                f"block_timeout_s must be more than 0 and at most {_LONGEST_BLOCK_S:g}, not {self.block_timeout_s}.",
-                param="block_timeout_s",
-            )
+        for field in ("block_timeout_s", "batch_timeout_s"):
+            seconds = getattr(self, field)
+            if seconds is not None and not 0 < seconds <= _LONGEST_S:
+                raise InvalidInputError(
+                    f"{field} must be more than 0 and at most {_LONGEST_S:g}, not {seconds}.", param=field
+                )
         for field in ("max_batch_size", "max_batch_tokens", "max_queue", "memdebug_sample", "num_threads"):
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise InvalidInputError(f"{field} must be at least 1, not {value}.", param=field)
-        if self.batch_timeout_s is not None and not self.batch_timeout_s > 0:
-            raise InvalidInputError(
-                f"batch_timeout_s must be more than 0, not {self.batch_timeout_s}.", param="batch_timeout_s"
-            )
         if self.max_batch_tokens < self.max_batch_size:
             raise InvalidInputError(
                 f"max_batch_tokens ({self.max_batch_tokens}) must be at least max_batch_size ({self.max_batch_size}): "

@@ -48,6 +48,10 @@ class Batching(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     policy: str | None = None
     preferred_sizes: tuple[int, ...] | None = None
     adaptive_wait: bool | None = None
+    buckets: str | None = None
+    bucket_edges: tuple[int, ...] | None = None
+    num_buckets: int | None = None
+    batch_timeout_s: float | None = None
 
     def given(self) -> dict[str, Any]:
         """Those that were."""

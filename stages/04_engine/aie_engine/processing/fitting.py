@@ -12,7 +12,15 @@ from aie_engine.processing.image import Crop, Resize
 from aie_engine.processing.outputs import Boxes, Pool
 from aie_tensor import EnvironmentLacksError, InvalidInputError
 
-__all__ = ["check_image_steps", "check_output_steps", "check_row_steps"]
+__all__ = ["check_image_steps", "check_lists", "check_output_steps", "check_row_steps"]
+
+
+def check_lists(model: str, steps: Steps, reads: str) -> None:
+    """reads: text, image, row, or what no step touches. Raises `ProcessingError` for steps that would never run."""
+    for name in ("text", "image", "row"):
+        if name != reads and getattr(steps, name):
+            takes = {"text": "texts", "image": "images", "row": "rows"}.get(reads, reads)
+            raise ProcessingError(f"{model} takes {takes}; the steps for {name} in processing.toml would never run")
 
 
 def check_image_steps(model: str, steps: Steps, name: str, shape: Sequence[int | str]) -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from aie_engine.processing.config import Steps, read_steps, steps_of
 from aie_engine.processing.errors import ImageError
-from aie_engine.processing.fitting import check_image_steps, check_output_steps, check_row_steps
+from aie_engine.processing.fitting import check_image_steps, check_lists, check_output_steps, check_row_steps
 from aie_engine.processing.image import decode_image
 from aie_engine.processing.tensors import Tensor, numbers
 from aie_loader import Predictor, load_predictor
@@ -70,6 +70,7 @@ class Pipeline:
                 param="labels",
             )
         self.reads: Reads = self._kind(predictor)
+        check_lists(self.name, steps, self.reads)
         if self.reads in ("image", "row"):
             check = check_image_steps if self.reads == "image" else check_row_steps
             check(self.name, steps, *next(iter(self._shapes.items())))
