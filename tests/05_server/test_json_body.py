@@ -32,6 +32,16 @@ def test_a_key_twice(body: bytes) -> None:
         decode_object(body)
 
 
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [(rb'{"a": "\ud83d"}', "cut in two"), (rb'{"a": "\ud83d", "b": 1}', "cut in two"), (rb'{"a": "\ude00"}', "surrogate"),
+     (rb'{"a": "\ud83d\ude00', "truncated"), (b'{"a": "', "truncated")],
+)  # fmt: skip
+def test_half_a_character_is_not_called_a_truncated_body(body: bytes, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        decode_object(body)
+
+
 @given(st.dictionaries(TEXTS, VALUES, max_size=4), st.booleans())
 def test_all_else_passes(value: dict[str, object], escaped: bool) -> None:
     assert decode_object(json.dumps(value, ensure_ascii=escaped).encode()) == value

@@ -2,6 +2,7 @@
 surrogates)."""
 
 import json
+import re
 from typing import Final
 
 import msgspec
@@ -12,7 +13,8 @@ __all__ = ["decode_object"]
 
 _decoder = msgspec.json.Decoder()
 
-
+# The first half of a UTF-16 pair, without the second.
+_HALF: Final = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
 _NESTED: Final = frozenset({dict, list})
 
 
@@ -38,6 +40,8 @@ def decode_object(body: bytes) -> dict[str, object]:
         ) from None
     except (msgspec.DecodeError, ValueError) as error:
         reason = str(error) if isinstance(error, msgspec.DecodeError) else "a number is too long"
+        if _HALF.search(body) and "truncated" in reason:  # which the decoder says of the body then
+            reason = "a string has half of a character, such as an emoji that was cut in two"
         raise InvalidInputError(f"The body is not valid JSON: {reason}.") from None
     if not isinstance(value, dict):
         raise InvalidInputError("The body must be a JSON object.")
