@@ -13,7 +13,7 @@ from aie.bench.compare import compare_reports
 from aie.bench.load import LevelResult
 from aie.bench.recorded import read_report
 from aie.bench.report import summarize
-from aie.bench.statistics import difference_interval, median_interval
+from aie.bench.statistics import chance_of_failures, difference_interval, median_interval
 from aie.bench.student import student_quantile
 from aie_engine import InvalidInputError
 
@@ -111,6 +111,29 @@ def test_single_runs_are_judged_by_their_medians_alone(tmp_path):
     assert {one.name: one.verdict for one in found.figures}["TTFT P50"] == "slower"
     assert {one.name: one.verdict for one in found.figures}["answered"] == "not judged"
     assert compare_reports(a, c).verdict == "no difference shown"
+
+
+@pytest.mark.parametrize(("failed", "is_shown"), [(0, False), (2, False), (8, True), (20, True)])
+def test_a_server_that_fails_more_is_not_as_good(tmp_path, failed, is_shown):
+    runs = [outcomes(1.0) for _ in range(2)]
+    for run in runs:
+        for one in run[: failed // 2]:
+            one.status, one.error = 429, "HTTP 429"
+    levels = [summarize(LevelResult(2, run, wall_s=40.0)).as_json() for run in runs]
+    a, b = report(tmp_path / "a", [1.0, 1.0]), report(tmp_path / "b", [], levels=levels)
+    found = compare_reports(read_report(a), read_report(b))
+    assert (found.failing == ("2 clients",)) == is_shown == ("more requests fail at 2 clients" in found.verdict)
+    assert not compare_reports(read_report(b), read_report(a)).failing
+    run = CliRunner().invoke(app, ["bench", "compare", str(a), str(b)])
+    assert run.exit_code == 1 or not is_shown
+
+
+def test_the_chance_of_failures_is_that_of_the_hypergeometric_distribution():
+    # Of 8 cups 4 are of one kind: one way in 70 to have all of them, 17 to have three or four.
+    assert chance_of_failures((0, 4), (4, 4)) == pytest.approx(1 / 70)
+    assert chance_of_failures((1, 4), (3, 4)) == pytest.approx(17 / 70)
+    assert chance_of_failures((0, 9), (0, 5)) == pytest.approx(1.0)
+    assert chance_of_failures((5, 5), (5, 5)) == pytest.approx(1.0)
 
 
 def test_the_command_and_its_exit_codes(tmp_path):

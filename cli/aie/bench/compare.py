@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from aie.bench.recorded import Recorded
-from aie.bench.statistics import Interval, difference_interval
+from aie.bench.statistics import Interval, chance_of_failures, difference_interval
 from aie_engine import InvalidInputError
 
 __all__ = ["Comparison", "Figure", "Verdict", "compare_reports"]
@@ -21,6 +21,7 @@ __all__ = ["Comparison", "Figure", "Verdict", "compare_reports"]
 Verdict = Literal["faster", "slower", "no difference shown", "not judged"]
 
 _ALPHA = 0.05  # of wrong alarms, over all figures together
+_ALPHA_OF_FAILURES = 0.01  # over all levels
 
 Level = Mapping[str, Any]
 
@@ -46,10 +47,17 @@ class Comparison:
     figures: tuple[Figure, ...]
     runs: int
     remarks: tuple[str, ...]
+    failing: tuple[str, ...] = ()  # levels at which more requests fail than before
 
     @property
     def verdict(self) -> str:
         """In a few words."""
+        of_figures = self._verdict_of_figures()
+        if not self.failing:
+            return of_figures
+        return f"more requests fail at {', '.join(self.failing)}; of those that were answered: {of_figures}"
+
+    def _verdict_of_figures(self) -> str:
         slower, faster = self._with("slower"), self._with("faster")
         if slower and faster:
             return f"slower in {len(slower)}, faster in {len(faster)} of {len(self.figures)} figures"
@@ -58,6 +66,10 @@ class Comparison:
     @property
     def is_slower(self) -> bool:
         return bool(self._with("slower"))
+
+    @property
+    def is_worse(self) -> bool:
+        return self.is_slower or bool(self.failing)
 
     def _with(self, verdict: Verdict) -> list[Figure]:
         return [one for one in self.figures if one.verdict == verdict]
@@ -104,7 +116,20 @@ def _compared(before: Recorded, after: Recorded) -> Comparison:
         else:
             interval = _of_single(kind, before.levels[label][0], after.levels[label][0])
         figures.append(_figure(label, kind, fmean(old), fmean(new), interval))
-    return Comparison(tuple(figures), runs, (*before.remarks("A", shared), *after.remarks("B", shared)))
+    remarks = (*before.remarks("A", shared), *after.remarks("B", shared))
+    failing = tuple(
+        label
+        for label in shared
+        if chance_of_failures(_failures(before.levels[label]), _failures(after.levels[label]))
+        < _ALPHA_OF_FAILURES / len(shared)
+    )
+    return Comparison(tuple(figures), runs, remarks, failing)
+
+
+def _failures(levels: Sequence[Level]) -> tuple[int, int]:
+    """(failed, total), over the runs; who hung up as asked is in neither."""
+    failed, answered = (int(sum(level[name] for level in levels)) for name in ("failed", "answered"))
+    return failed, failed + answered
 
 
 def _values(levels: Sequence[Level], kind: _Kind) -> list[float]:

@@ -23,7 +23,7 @@ def compare(
     With several runs on both sides (aie bench --repeat 5 --json A) a difference is shown when the 95 % confidence
     interval over all figures together leaves zero out. One run on a side shows little: only medians of latencies are
     judged, and what differs from run to run is unknown. Of two --find-max the highest rates are compared. Exit code 0,
-    1 when a figure is slower, 2 when a file is no report or the two are of different tests.
+    1 when a figure is slower or more requests fail, 2 when a file is no report or the two are of different tests.
     """
     from dataclasses import asdict
 
@@ -42,7 +42,7 @@ def compare(
         figures = [asdict(one) for one in found.figures]
         write_json(json_path, {"format": 1, "verdict": found.verdict, "runs": found.runs, "figures": figures,
                                "remarks": found.remarks})  # fmt: skip
-    raise typer.Exit(1 if found.is_slower else 0)
+    raise typer.Exit(1 if found.is_worse else 0)
 
 
 def _table(found: "Comparison") -> "Table":

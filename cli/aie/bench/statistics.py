@@ -16,6 +16,7 @@ from aie.bench.student import student_quantile
 
 __all__ = [
     "Interval",
+    "chance_of_failures",
     "difference_interval",
     "mean_interval",
     "median_interval",
@@ -93,6 +94,21 @@ def median_interval(values: Sequence[float]) -> Interval | None:
         return None
     ordered = sorted(values)
     return ordered[rank - 1], ordered[-rank]
+
+
+def chance_of_failures(before: tuple[int, int], after: tuple[int, int]) -> float:
+    """How likely it is that so many of all failures fall to `after` when both fail alike (Fisher's exact test, one
+    side). before, after: (failed, total)."""
+    (failed, total), (failed_after, total_after) = before, after
+    failures, everything = failed + failed_after, total + total_after
+
+    def log_ways(of: int, chosen: int) -> float:
+        return math.lgamma(of + 1) - math.lgamma(chosen + 1) - math.lgamma(of - chosen + 1)
+
+    return math.fsum(
+        math.exp(log_ways(total_after, n) + log_ways(total, failures - n) - log_ways(everything, failures))
+        for n in range(max(failed_after, failures - total), min(failures, total_after) + 1)
+    )
 
 
 @lru_cache(maxsize=4096)
