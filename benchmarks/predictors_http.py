@@ -168,7 +168,10 @@ def _switches(pid: int) -> float:
     """Of all threads; 0 where the system does not tell."""
     count = 0
     for status in Path(f"/proc/{pid}/task").glob("*/status"):
-        lines = status.read_text().splitlines()
+        try:
+            lines = status.read_text().splitlines()
+        except OSError:  # the thread has ended since
+            continue
         count += sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
     return float(count)
 
