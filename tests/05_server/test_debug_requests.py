@@ -12,6 +12,7 @@ from aie_engine import ENGINE_PHASES, EngineConfig, EngineDeadError, LocalEngine
 from aie_server import HttpLimits, ServedModel, Server, ServerConfig
 from aie_server.api.request_names import Names
 from aie_server.api.request_times import SERVER_PHASES, choice_times, front_times
+from aie_server.api.request_view import Engines, full_view
 from aie_server.request_book import RequestTrace
 
 KEYS = ("alice-key", "bob-key")
@@ -68,6 +69,16 @@ def test_one_that_its_engine_has_forgotten_and_one_that_never_got_in() -> None:
     assert times.phases_us["engine"] == 5000 and times.total_us == 10_000
     refused, got_in = front_times(trace_of(finished_s=50.007), now=99.0)
     assert not got_in and refused.phases_us == {"read": 1000, "validate": 1000, "gate": 5000}
+
+
+def test_one_that_its_engine_does_not_know_yet_is_on_its_way() -> None:
+    trace = trace_of(admitted_s=50.002, submitted_s=50.003)
+    trace.add_choice(0, "mine-0")
+    view: Any = full_view(trace, Engines(), Names([trace], None), now=50.013)
+    (choice,) = view["choices"]
+    assert choice["state"] == "handed over" and "not taken it in yet" in choice["why_no_engine"]
+    assert choice["phases_us"]["hand_over"] == 10_000 and "engine" not in choice["phases_us"]
+    assert choice["total_us"] == 13_000 == sum(choice["phases_us"].values())
 
 
 def test_names_of_others_are_nobodys_business() -> None:

@@ -67,11 +67,12 @@ def front_times(trace: RequestTrace, now: float) -> tuple[Times, bool]:
 
 
 def choice_times(trace: RequestTrace, choice: ChoiceTrace, engine: TimelineReport | None, now: float) -> Times:
-    """One choice. engine: what the engine says of it; None: nothing any more. Of one that is open there, up to when the
-    engine was asked."""
+    """One choice. engine: what the engine says of it; None: nothing any more, or yet. Of one that is open there, up to
+    when the engine was asked."""
     times, _ = front_times(trace, now)
     if engine is None:
-        times.until("engine", now if choice.done_s is None else choice.done_s)
+        is_on_its_way = choice.done_s is None and choice.first_token_s is None
+        times.until("hand_over" if is_on_its_way else "engine", now if choice.done_s is None else choice.done_s)
     else:
         times.until("hand_over", engine.added_s)
         for phase, us in engine.phases_us.items():

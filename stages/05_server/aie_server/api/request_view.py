@@ -106,8 +106,10 @@ def _choice(
         "phases_us": times.phases_us,
     }
     if report is None:
-        forgotten = "Its engine has forgotten it, or it was another one, reloaded or started anew since."
-        return view | {"engine": None, "why_no_engine": engines.problems.get(trace.model, forgotten)}
+        why = "Its engine has forgotten it, or it was another one, reloaded or started anew since."
+        if view["state"] == "handed over":
+            why = "Its engine has not taken it in yet: it is in a step, or the form of the answer is being compiled."
+        return view | {"engine": None, "why_no_engine": engines.problems.get(trace.model, why)}
     view["engine"] = {
         **{name: getattr(report, name) for name in _COUNTS},
         "preempted_by": names.shares(report.preempted_by),
