@@ -17,7 +17,7 @@ from aie.bench.questions import Question
 from aie.bench.report import notes, summarize
 from aie.bench.slo import parse_slo
 from aie.bench.steady import steady_window
-from aie.bench.streaming import StreamingReport
+from aie.bench.streaming import StreamingReport, probe_level
 from aie.bench.streaming_plan import Traffic, open_level
 from aie.bench.target import reach
 from aie_engine import EnvironmentLacksError, InvalidInputError
@@ -210,13 +210,20 @@ def test_a_level_without_requests_is_no_fault_of_anyone():
     assert not row.is_client_bound and any("no request was due" in line for line in notes([row]))
 
 
-def test_a_search_that_a_single_request_breaks_ends_and_fails():
+def test_a_search_that_holds_nothing_ends_and_fails():
     search = Search()
-    find_max(lambda rate: Probe(rate, ("ttft",), num_requests=int(20 * rate)), 1.0, search)
+    find_max(lambda rate: Probe(rate, ("ttft",)), 1.0, search)
     assert [one.rate for one in search.probes] == [1.0, 0.5, 0.25, 0.125, 0.0625]
     assert StreamingReport(search=search).failed
     search.probes.append(Probe(0.03, ()))
     assert not StreamingReport(search=search).failed
+
+
+def test_a_probe_of_a_low_rate_takes_as_long_as_it_needs():
+    traffic, options = Traffic((4, 4), (4, 4)), BenchOptions(slo="ttft<1s", find_max=True, duration=1.0)
+    assert len(probe_level(traffic, 0.5, options).due) == 5
+    assert probe_level(traffic, 100.0, options).due[-1] < 1.0
+    assert len(probe_level(traffic, 0.5, BenchOptions(slo="ttft<1s", find_max=True, requests=2)).due) == 2
 
 
 @pytest.mark.parametrize("kind", ["constant", "poisson", "gamma"])

@@ -294,7 +294,7 @@ def test_the_search_ends_with_a_bracket():
     assert low.held.rate <= 0.3 < low.broken.rate
     never = Search()
     find_max(lambda rate: Probe(rate, ("ttft",)), 1.0, never)
-    assert never.held is None and "no rate" in never.verdict() and len(never.probes) == 16
+    assert never.held is None and "no rate" in never.verdict() and len(never.probes) == 5
 
 
 def test_a_server_that_falls_behind_does_not_hold_the_rate():

@@ -17,7 +17,7 @@ __all__ = ["Probe", "Search", "find_max", "judge"]
 _PRECISION = 1.1  # the bracket's upper end over its lower
 _MOST_PROBES = 16
 _GROWTH = 2.0  # of the end-to-end time from the first third of a run to the last, from which it falls behind
-_ENOUGH = 2  # requests, for a lower rate to make a difference
+_LOWEST = 0.05  # requests/s
 _FEWEST = 5  # requests in a third, below which nothing is said of it
 
 
@@ -27,7 +27,6 @@ class Probe:
 
     rate: float
     broken: tuple[str, ...]  # promises that were not kept; none: the rate is held
-    num_requests: int | None = None
 
     @property
     def is_held(self) -> bool:
@@ -78,9 +77,9 @@ def find_max(probe: Callable[[float], Probe], first: float, search: Search) -> N
         if broken is None:
             rate *= 2
         elif held is None:
-            if (search.probes[-1].num_requests or _ENOUGH) < _ENOUGH:  # what breaks alone breaks at any rate
-                break
             rate /= 2
+            if rate < _LOWEST:  # requests are alone by now: what breaks does so at any rate
+                break
         elif broken.rate / held.rate <= _PRECISION:
             break
         else:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from aie.bench.arrivals import Rate
 from aie.bench.curve import curve_lines
@@ -29,10 +30,11 @@ from aie.bench.trace import Trace
 from aie.bench.trace_plan import trace_level
 from aie.console import note
 
-__all__ = ["NEXT_RUN", "StreamingReport", "run_streaming", "until_interrupted"]
+__all__ = ["NEXT_RUN", "StreamingReport", "probe_level", "run_streaming", "until_interrupted"]
 
 _FIRST_RATE = 1.0
 _PROBE_S = 20.0
+_FEWEST = 5  # requests of a probe
 NEXT_RUN = 1_000_003  # between the seeds of two runs
 
 
@@ -148,17 +150,25 @@ def _search(target: Target, options: BenchOptions, traffic: Traffic, report: Str
     warm_up(target, traffic)
 
     def probe(per_s: float) -> Probe:
-        level = open_level(
-            traffic, Rate(per_s, per_s), kind=options.kind, burstiness=options.burstiness, requests=options.requests,
-            duration_s=options.duration or (None if options.requests else _PROBE_S),
-            max_in_flight=options.max_in_flight,
-        )  # fmt: skip
+        level = probe_level(traffic, per_s, options)
         run_streaming_level(target, level, traffic, report.results, options.progress)
-        done = Probe(per_s, judge(slo, report.results[-1].outcomes), len(level.due))
+        done = Probe(per_s, judge(slo, report.results[-1].outcomes))
         note(f"{per_s:.3g} requests/s: " + ("held" if done.is_held else "; ".join(done.broken)))
         return done
 
     find_max(probe, _FIRST_RATE, report.search)
+
+
+def probe_level(traffic: Traffic, per_s: float, options: BenchOptions) -> Level:
+    """One rate of a search. Where hardly a request would be due, it takes longer: of none nothing can be said."""
+    of_rate = partial(
+        open_level, traffic, Rate(per_s, per_s), kind=options.kind, burstiness=options.burstiness,
+        max_in_flight=options.max_in_flight,
+    )  # fmt: skip
+    duration_s = options.duration or (None if options.requests else _PROBE_S)
+    level = of_rate(requests=options.requests, duration_s=duration_s)
+    fewest = min(_FEWEST, options.requests or _FEWEST)
+    return level if len(level.due) >= fewest else of_rate(requests=fewest, duration_s=None)
 
 
 def _search_json(search: Search) -> dict[str, object]:
