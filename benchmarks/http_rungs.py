@@ -61,6 +61,9 @@ class Instant:
         """Nothing."""
         return {}
 
+    def drain(self) -> None:
+        """Nothing waits."""
+
     def close(self, timeout_s: float = 10.0) -> None:
         """Nothing to do."""
 

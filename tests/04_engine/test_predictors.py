@@ -325,6 +325,22 @@ def test_a_batch_waits_for_company_and_no_longer():
     assert facts.waited_s == pytest.approx(0.01)
 
 
+def test_nobody_waits_for_company_that_will_not_come():
+    rig = Rig()
+    first = rig.submit("a")
+    rig.front.step()
+    assert rig.names() is None
+    rig.front.drain()
+    rig.front.step()
+    assert rig.names() == ["a"]
+    late = rig.submit("b")  # of a request that was let in before, and has more inputs than may wait
+    rig.lanes[0].finish()
+    rig.front.step()
+    assert rig.names() == ["b"]
+    rig.lanes[0].finish()
+    assert [future.result(0).batch.reason for future in (first, late)] == ["drained", "drained"]
+
+
 def test_who_comes_while_a_batch_runs_shares_the_next():
     rig = Rig(max_wait_ms=0.0)
     rig.submit("a")

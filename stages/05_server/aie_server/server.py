@@ -138,9 +138,11 @@ class Server:
         return self._listener.num_busy_connections + (0 if self._grpc is None else self._grpc.num_busy)
 
     def begin_drain(self) -> None:
-        """From now on new generations are refused with 503, `/health` says not ready, and every connection ends with
-        the request that it is at."""
+        """From now on new generations are refused with 503, `/health` says not ready, every connection ends with the
+        request that it is at, and no batch waits for company."""
         self._drain_gate.close()
+        for model in self.predictors:
+            model.predictor.drain()
         self._listener.hang_up_idle()
 
     def drain(self, timeout_s: float) -> bool:

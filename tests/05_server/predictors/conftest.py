@@ -108,6 +108,7 @@ class HandPredictor:
         self.requests: list[PredictRequest] = []
         self.futures: list[PredictFuture] = []
         self.most_open = 0
+        self.is_draining = False
         self._changed = threading.Condition()
 
     def submit(self, request: PredictRequest) -> PredictFuture:
@@ -154,6 +155,9 @@ class HandPredictor:
 
     def memory(self) -> Mapping[str, object]:
         return {}
+
+    def drain(self) -> None:
+        self.is_draining = True
 
     def close(self, timeout_s: float = 10.0) -> None:
         self.is_alive = False

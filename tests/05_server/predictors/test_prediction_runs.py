@@ -190,7 +190,9 @@ def test_drain_refuses(serve: Any, harness: Any, hand: Any) -> None:
     late = harness.connect()
     late.send(b"POST /predict/plain HTTP/1.1\r\nHost: test\r\nContent-Length: 20\r\n\r\n")
     late_body = b'{"input": [1,2,3,4]}'
+    assert not predictor.is_draining
     server.begin_drain()
+    assert predictor.is_draining
     late.send(late_body)
     assert late.answer().status == 503
     predictor.answer(0, doubled(predictor.requests[0]))

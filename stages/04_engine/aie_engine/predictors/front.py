@@ -154,6 +154,12 @@ class BatchFront:
             self._books[lane.index].revive()
             self._pause.call()
 
+    def drain(self) -> None:
+        """Who waits for company stops waiting."""
+        with self._changed:
+            self._batcher.drain()
+            self._pause.call()
+
     def end(self, reason: str) -> None:
         """No more requests; those that wait fail. Batches under way may still finish."""
         with self._changed:

@@ -59,6 +59,9 @@ class LocalPredictor:
         """Of a closed predictor, too: what it left behind."""
         return {"predict": self._parts.memory.snapshot()}
 
+    def drain(self) -> None:
+        self._front.drain()
+
     def close(self, timeout_s: float = 10.0) -> None:
         """Raises `TimeoutError` if the batch that runs does not end in time; memory is then not given back."""
         with self._close_lock:

@@ -111,6 +111,10 @@ class PredictorClient(Protocol):
         """What each process that computes holds, by its name: `MemorySnapshot.to_json()` of stage 1."""
         ...
 
+    def drain(self) -> None:
+        """Hardly anybody will come any more: who waits for company is computed without it. Returns at once."""
+        ...
+
     def close(self, timeout_s: float = 10.0) -> None:
         """Finish the batches under way, fail all who wait, release everything. A second call does nothing."""
         ...

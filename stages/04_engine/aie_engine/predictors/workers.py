@@ -118,6 +118,9 @@ class WorkerPredictor:
                 f"A worker of the predictor did not say what it holds within {_MEMORY_TIMEOUT_S:g} s."
             ) from None
 
+    def drain(self) -> None:
+        self._front.drain()
+
     def close(self, timeout_s: float = 10.0) -> None:
         """Workers that do not end within `timeout_s` are killed, and what they were computing fails."""
         with self._close_lock:
