@@ -35,7 +35,7 @@ _MAX_KEPT: Final = 32  # compiled constraints; clients ask for the same one agai
 # Well below the defaults of the library: no ordinary schema comes near, and the worst expression delays a step less and
 # holds less memory, of which 64 answers and those kept may each have their own.
 _LIMITS: Final = {
-    "initial_lexer_fuel": 150_000, "max_lexer_states": 50_000, "step_lexer_fuel": 50_000, "step_max_items": 20_000,
+    "initial_lexer_fuel": 150_000, "max_lexer_states": 50_000, "step_lexer_fuel": 20_000, "step_max_items": 20_000,
 }  # fmt: skip
 _HEADER: Final = re.compile(r"\A\s*%llguidance\s*\{[^{}]*\}")
 _FIRST_S, _PER_TOKEN_S = 0.25, 0.005  # an ordinary mask takes less than a millisecond
