@@ -39,6 +39,22 @@ def test_items_of_a_request_are_requests_of_their_own(serve: Any, harness: Any, 
     assert all(request.length == 1 and request.client for request in predictor.requests)
 
 
+def test_a_long_list_has_two_batches_for_each_worker_before_the_next_request(
+    serve: Any, harness: Any, hand: Any
+) -> None:
+    predictor = hand(max_queue=1000)
+    serve("plain", predictor=predictor)
+    client = harness.connect().post("/predict/plain", {"input": [ROW] * 20})
+    predictor.wait_for_requests(8)
+    predictor.answer(0, doubled(predictor.requests[0]))
+    predictor.wait_for_requests(9)
+    for index in range(1, 20):
+        predictor.wait_for_requests(index + 1)
+        predictor.answer(index, doubled(predictor.requests[index]))
+    assert len(client.answer().json["predictions"]) == 20
+    assert predictor.most_open == 8
+
+
 def test_a_long_list_leaves_half_of_the_queue_to_others(serve: Any, harness: Any, hand: Any) -> None:
     predictor = hand(max_queue=8)
     serve("plain", predictor=predictor)
@@ -302,10 +318,10 @@ def test_priority_is_no_inversion(serve: Any, harness: Any, model: Any) -> None:
     harness._servers.append(server)
     first = harness.connect(server).post("/predict/rows", {"input": ROW, "priority": 5})
     wait_for(lambda: len(order) == 1)  # the front is held by the first one's callback: all that come now wait
-    low = harness.connect(server).post("/predict/rows", {"input": [ROW] * 20, "priority": 5})
+    low = [harness.connect(server).post("/predict/rows", {"input": ROW, "priority": 5}) for _ in range(20)]
     wait_for(lambda: predictor.stats().num_waiting == 20)
     high = harness.connect(server).post("/predict/rows", {"input": ROW, "priority": -5})
     wait_for(lambda: predictor.stats().num_waiting == 21)
     gate.set()
-    assert [client.answer().status for client in (first, low, high)] == [200] * 3
+    assert [client.answer().status for client in (first, *low, high)] == [200] * 22
     assert order == [5, -5] + [5] * 20

@@ -107,8 +107,10 @@ class PredictionRun:
         """The outputs of all items, in their order. Raises the predictor's errors, `ClientGoneError`,
         `DeadlineExceededError`."""
         self._trace.submitted_s = time.monotonic()
-        # One request may have more items than may wait; it leaves at least half of the queue to others.
-        window = max(1, self._model.predictor.info.max_queue // 2)
+        # One request may have more items than may wait; it leaves at least half of the queue to others. Nor do more of
+        # them wait than keep all workers busy: whoever comes next, perhaps with a single text, stands behind these.
+        info = self._model.predictor.info
+        window = max(1, min(info.max_queue // 2, 2 * info.num_workers * info.max_batch_size))
         outputs: Outputs = []
         num_sent = 0
         while len(outputs) < len(items):
