@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import typer
 
-from aie.bench.client import Endpoint
+from aie.bench.client import Endpoint, describe_error
 from aie.console import note
 from aie_engine import EnvironmentLacksError, InvalidInputError
 
@@ -88,13 +88,13 @@ def _call(endpoint: Endpoint, url: str, method: str, path: str, body: object) ->
         response = connection.getresponse()
         status, text = response.status, response.read()
     except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "strerror", None) or str(error) or "it closed the connection"
+        reason = describe_error(error) if isinstance(error, OSError) else str(error) or "it closed the connection"
         raise EnvironmentLacksError(f"No server answers at {url}: {reason}. Start one with `aie serve`.") from None
     finally:
         connection.close()
     try:
         document: object = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _no_aie(url) from None
     if status < 400:
         return document

@@ -13,13 +13,14 @@ from aie.bench.events import split_events
 from aie.bench.find_max import Probe, Search, find_max
 from aie.bench.load import LevelResult, Sampler
 from aie.bench.options import BenchOptions
-from aie.bench.questions import Question
+from aie.bench.questions import Question, ask_inputs
 from aie.bench.report import notes, summarize
 from aie.bench.slo import parse_slo
 from aie.bench.steady import steady_window
 from aie.bench.streaming import StreamingReport, probe_level
 from aie.bench.streaming_plan import Traffic, open_level
 from aie.bench.target import reach
+from aie.memdebug.remote import fetch
 from aie_engine import EnvironmentLacksError, InvalidInputError
 
 HEAD = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
@@ -140,6 +141,26 @@ def test_a_first_question_without_an_answer_is_one_sentence(answer):
 def test_a_list_of_models_that_nests_without_end():
     with pytest.raises(InvalidInputError, match="OpenAI-compatible"):
         answered(HEAD + b"[" * 100_000, lambda endpoint: asyncio.to_thread(reach, endpoint.url, None, None))
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "says"),
+    [
+        (b"", EnvironmentLacksError, "stopped answering: the connection was closed before an answer"),
+        (HEAD + b"[" * 100_000, InvalidInputError, "does not say"),
+        (HEAD + b'{"inputs": [{"name": "a", "datatype": "FP32", "shape": [1, 1e999]}]}', InvalidInputError, "not say"),
+    ],
+)
+def test_a_model_that_is_described_badly(answer, error, says):
+    with pytest.raises(error, match=says):
+        answered(answer, lambda endpoint: asyncio.to_thread(ask_inputs, endpoint, "m"))
+
+
+def test_a_memory_that_is_described_badly():
+    with pytest.raises(InvalidInputError):
+        answered(HEAD + b"[" * 100_000, lambda endpoint: asyncio.to_thread(fetch, endpoint.url, None, None))
+    with pytest.raises(EnvironmentLacksError, match="closed before an answer"):
+        answered(b"", lambda endpoint: asyncio.to_thread(fetch, endpoint.url, None, None))
 
 
 def test_answers_at_once_are_read_as_carefully():

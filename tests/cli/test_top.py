@@ -510,12 +510,13 @@ def test_ended_by_a_signal_it_gives_the_terminal_back() -> None:
         ours, its = pty.openpty()
         process = subprocess.Popen([sys.executable, "-m", "aie", "top", url, "--interval", "60"], stdout=its)
         os.close(its)
-        shown = b""
+        shown, is_ended = b"", False
         with contextlib.suppress(OSError):  # the end of a terminal
             while piece := os.read(ours, 65536):
                 shown += piece
-                if b"\x1b[?1049h" in shown and b"tiny" in shown:
+                if not is_ended and b"\x1b[?1049h" in shown and b"tiny" in shown:
                     process.terminate()
+                    is_ended = True
         assert process.wait(30) == 0
         os.close(ours)
     assert b"\x1b[?1049l" in shown and b"\x1b[?25h" in shown, "its screen, and its cursor"

@@ -359,12 +359,16 @@ def describe_error(error: BaseException, *, is_begun: bool = True) -> str:
     """A few words, the same for the same fault, so that they can be counted. is_begun: whether an answer had begun."""
     if isinstance(error, asyncio.IncompleteReadError):
         return f"the connection was closed {'in mid-answer' if is_begun else 'before an answer'}"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return _describe_os_error(error) if isinstance(error, OSError) else f"garbled answer ({error})"
+
+
+def _describe_os_error(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
         return f"no TLS there: {(error.reason or 'it failed').replace('_', ' ').lower()}"
-    if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno and error.errno > 0:
+    if not isinstance(error, socket.gaierror) and error.errno and error.errno > 0:
         return os.strerror(error.errno)  # asyncio's own text says it in Python
-    if isinstance(error, OSError):
-        return error.strerror or str(error) or type(error).__name__
-    return f"garbled answer ({error})"
+    return error.strerror or str(error) or type(error).__name__

@@ -15,7 +15,7 @@ import struct
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from aie.bench.client import Endpoint, get_text
+from aie.bench.client import Endpoint, describe_error, get_text
 from aie.bench.workload import Draw, words
 from aie_engine import EnvironmentLacksError, InvalidInputError
 
@@ -61,8 +61,9 @@ def ask_inputs(endpoint: Endpoint, model: str) -> list[Tensor]:
             if inputs:
                 return inputs
     except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
-        raise EnvironmentLacksError(f"The server stopped answering: {error}. Look at its log.") from None
-    except (ValueError, KeyError, TypeError):
+        reason = describe_error(error, is_begun=False)
+        raise EnvironmentLacksError(f"The server stopped answering: {reason}. Look at its log.") from None
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         pass
     raise InvalidInputError(
         f"The server does not say at {path} what {model} takes; name one that answers at once with --model.",

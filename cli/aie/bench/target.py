@@ -50,7 +50,7 @@ def reach(url: str, model: str | None, api_key: str | None, pid: int | None = No
     try:
         status, text = asyncio.run(get_text(endpoint, "/v1/models"))
     except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError) as error:
-        reason = "no answer in time" if isinstance(error, TimeoutError) else describe_error(error, is_begun=False)
+        reason = describe_error(error, is_begun=False)
         hint = "" if endpoint.tls else " Start one with `aie serve`."
         raise EnvironmentLacksError(f"No server answers at {url}: {reason}.{hint}") from None
     if status != 200:

@@ -5,7 +5,7 @@ import json
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from aie.bench.client import Endpoint, get_text
+from aie.bench.client import Endpoint, describe_error, get_text
 from aie_engine import EnvironmentLacksError, InvalidInputError
 from aie_tensor.memdebug import snapshot_from_json
 
@@ -27,10 +27,8 @@ def fetch(url: str, model: str | None, api_key: str | None) -> "dict[str, Memory
     path = "/debug/memory" + (f"?model={quote(model, safe='')}" if model else "")
     try:
         status, text = asyncio.run(get_text(endpoint, path, timeout_s=_TIMEOUT_S))
-    except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or "no answer in time"
-        if isinstance(error, asyncio.IncompleteReadError):
-            reason = "it closed the connection"
+    except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError) as error:
+        reason = describe_error(error, is_begun=False)
         raise EnvironmentLacksError(
             f"No server answers at {url}: {reason}. Start one with `aie serve --memdebug`."
         ) from None
@@ -38,7 +36,7 @@ def fetch(url: str, model: str | None, api_key: str | None) -> "dict[str, Memory
         raise _refused(url, status, text)
     try:
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict) or not document:
         raise _no_aie(url)
@@ -50,7 +48,7 @@ def _refused(url: str, status: int, text: str) -> InvalidInputError:
     try:
         error = json.loads(text)["error"]
         message, code = str(error["message"]), str(error.get("code"))
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return _no_aie(url)
     if status in (401, 403):
         return InvalidInputError(f"{url} asks for a key: {message} Give --api-key, or set AIE_API_KEY.")
