@@ -20,7 +20,9 @@ from aie_server import ServedPredictor
 __all__ = ["close_predictors", "describe", "predictor_config", "start_predictors"]
 
 _SHARED = ("max_batch_size", "max_batch_tokens", "max_queue")  # with other defaults than those for generation
-_OWN = ("max_wait_ms", "queue_policy", "waiting")  # generation has none
+_OWN = {  # generation has none: setting → field
+    "max_wait_ms": "max_wait_ms", "batcher": "policy", "queue_policy": "queue_policy", "waiting": "waiting",
+}  # fmt: skip
 
 
 def predictor_config(settings: ServeSettings, path: Path, name: str, *, share: int = 1) -> PredictorConfig:
@@ -48,7 +50,7 @@ def predictor_config(settings: ServeSettings, path: Path, name: str, *, share: i
         raise InvalidInputError(f"workers is {settings.workers}; it must be 0 or more.", param="workers")
     own = read_steps(path if path.is_dir() else path.parent, Steps()).batching.given()
     given = own | {field: getattr(settings, field) for field in _SHARED if field in settings.origins}
-    given |= {field: value for field in _OWN if (value := getattr(settings, field)) is not None}
+    given |= {field: value for name, field in _OWN.items() if (value := getattr(settings, name)) is not None}
     return PredictorConfig(
         model_path=path,
         model_name=name,

@@ -60,6 +60,13 @@ def serve(
             "waits. [5]"
         ),
     ] = None,
+    batcher: Annotated[
+        str | None,
+        typer.Option(
+            help="Batches of such a model: dynamic (as large as come in time), static (full ones, "
+            "or after a second) or passthrough (one request each). [dynamic]"
+        ),
+    ] = None,
     max_queue: Annotated[int | None, typer.Option(help="Most requests waiting before new ones get 503. [256]")] = None,
     queue_policy: Annotated[
         str | None,
@@ -158,6 +165,7 @@ def serve(
         "max_batch_tokens": max_batch_tokens,
         "max_wait_ms": max_wait_ms,
         "max_queue": max_queue,
+        "batcher": batcher,
         "queue_policy": queue_policy,
         "waiting": waiting,
         "share_weights": share_weights,

@@ -52,6 +52,7 @@ class ServeSettings:
     max_batch_size: int = 64  # requests in one step
     max_batch_tokens: int = 512  # tokens in one step, prefill and decode together
     max_wait_ms: float | None = None  # how long an encoder's or classifier's batch waits for company; none: 5
+    batcher: str | None = None  # of an encoder or classifier: dynamic | static | passthrough; none: dynamic
     max_queue: int = 256  # requests waiting before 503
     queue_policy: str | None = None  # of an encoder's or classifier's full queue; none: reject
     waiting: str | None = None  # how its batcher waits for work; none: block

@@ -127,6 +127,7 @@ def test_settings_reach_the_predictor(rows: Path) -> None:
     own, mixed = (predictor_config(settings, rows, "rows") for settings in (ServeSettings(threads=1), told))
     assert (own.max_batch_size, own.max_wait_ms, own.policy) == (5, 9, "passthrough")
     assert (mixed.max_batch_size, mixed.max_wait_ms, mixed.policy) == (7, 1.5, "passthrough")
+    assert predictor_config(ServeSettings(threads=1, batcher="static"), rows, "rows").policy == "static"
     (rows / "processing.toml").write_text(
         '[batching]\nbuckets = "fixed"\nbucket_edges = [8, 64]\nnum_buckets = 3\nbatch_timeout_s = 7'
     )
@@ -142,7 +143,7 @@ def test_settings_reach_the_predictor(rows: Path) -> None:
     assert (plain.queue_policy, plain.waiting) == ("reject", "block")
     assert (own.queue_policy, own.waiting, own.block_timeout_s) == ("drop-oldest", "hybrid", 2)
     assert (mixed.queue_policy, mixed.waiting, mixed.block_timeout_s) == ("block", "spin", 2)
-    for wrong in ({"queue_policy": "push"}, {"waiting": "sleep"}):
+    for wrong in ({"queue_policy": "push"}, {"waiting": "sleep"}, {"batcher": "magic"}):
         with pytest.raises(InvalidInputError, match="must be"):
             predictor_config(ServeSettings(**wrong), rows, "rows")  # type: ignore[arg-type]
     for wrong in ({"device": "cuda"}, {"device": "tpu"}, {"quantize": "int8"}, {"lenient": ("x",)}, {"workers": -1}):

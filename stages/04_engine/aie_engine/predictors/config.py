@@ -28,7 +28,7 @@ class PredictorConfig:
     max_batch_size: int = 32  # requests in a batch
     max_batch_tokens: int = 4096  # of texts: tokens in a batch, and in the longest text
     max_wait_ms: float = 5.0  # how long the first of a batch waits for company
-    policy: BatchPolicy = "dynamic"  # static: full batches only; passthrough: one request at a time
+    policy: BatchPolicy = "dynamic"  # static: full batches, or after a second; passthrough: one request at a time
     buckets: Buckets = "off"  # texts are packed, so unequal lengths cost nothing; a kernel that pads would want them
     bucket_edges: tuple[int, ...] = DEFAULT_BUCKET_EDGES  # tokens, for buckets "fixed": longest text of each
     num_buckets: int = 4  # for buckets "quantiles"
