@@ -51,7 +51,7 @@ def profile(
     if trace is not None and json_path is not None and trace.resolve() == json_path.resolve():
         raise InvalidInputError(f"--trace and --json name the same file, {trace}; give each its own.", param="trace")
     batches = _parse_batches(batch)
-    profiles, peaks = _measure(
+    profiles, peaks, unshown = _measure(
         model, batches, context, prompt, seconds, threads, quantize, kv_dtype, activations
     )  # fmt: skip
     if trace is not None:
@@ -60,6 +60,8 @@ def profile(
         write_json(trace, trace_events(profiles), flag="--trace")
     if json_path is not None:
         write_json(json_path, _as_json(profiles, peaks))
+    if unshown is not None:
+        raise unshown
 
 
 def _parse_batches(text: str) -> list[int]:
@@ -82,10 +84,9 @@ def _measure(
     quantize: str,
     kv_dtype: str,
     activations: str,
-) -> "tuple[list[StepProfile], Peaks]":
+) -> "tuple[list[StepProfile], Peaks, OSError | None]":
     from aie.assemble import find_model
-    from aie.bench.show import context as machine
-    from aie.bench.show import print_view
+    from aie.bench.show import shown
     from aie_engine import EngineConfig, available_cores
     from aie_engine.profiling import StepProfiler, measure_peaks
     from aie_loader import find_precision, is_predictor, load_model
@@ -107,21 +108,15 @@ def _measure(
         )  # fmt: skip
         try:
             peaks = measure_peaks(lib, num_threads, profiler.weight_bytes)
-            print(
+            head = (
                 f"{loaded.name}, {num_threads} threads, {lib.isa}: at most {peaks.flops / 1e9:.0f} GFLOP/s in fp32 and "
                 f"{peaks.read / 1e9:.1f} GB/s from memory; weights {profiler.weight_bytes / 1e6:.0f} MB packed"
             )
+            unshown = shown(lambda: print(head))
             profiles = [profiler.prompt(prompt, seconds)] if prompt else []
             for size in batches:
                 profiles.append(profiler.decode(size, context, seconds))
-            for one in profiles:
-                print_view(_table(one, peaks))
-            print(" · ".join(f"{key} {value}" for key, value in machine().items()))
-            if any((op.roofline_share(peaks) or 0.0) > _MORE_THAN_ALL for one in profiles for op in one.ops):
-                print(
-                    "More than 100 % of a roofline: the machine was busier when its limits were measured, or what an "
-                    "operator reads lay in a cache. Measure again when nothing else runs."
-                )
+            unshown = shown(lambda: _print(profiles, peaks)) or unshown
         finally:
             profiler.close()
     except OutOfMemoryError:
@@ -130,7 +125,20 @@ def _measure(
         ) from None
     finally:
         loaded.close()
-    return profiles, peaks
+    return profiles, peaks, unshown
+
+
+def _print(profiles: "Sequence[StepProfile]", peaks: "Peaks") -> None:
+    from aie.bench.show import context, print_view
+
+    for one in profiles:
+        print_view(_table(one, peaks))
+    print(" · ".join(f"{key} {value}" for key, value in context().items()))
+    if any((op.roofline_share(peaks) or 0.0) > _MORE_THAN_ALL for one in profiles for op in one.ops):
+        print(
+            "More than 100 % of a roofline: the machine was busier when its limits were measured, or what an operator "
+            "reads lay in a cache. Measure again when nothing else runs."
+        )
 
 
 def _table(step: "StepProfile", peaks: "Peaks") -> "Table":

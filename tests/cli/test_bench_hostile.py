@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import ssl
 
 import pytest
@@ -15,6 +16,7 @@ from aie.bench.load import LevelResult, Sampler
 from aie.bench.options import BenchOptions
 from aie.bench.questions import Question, ask_inputs
 from aie.bench.report import notes, summarize
+from aie.bench.show import shown
 from aie.bench.slo import parse_slo
 from aie.bench.steady import steady_window
 from aie.bench.streaming import StreamingReport, probe_level
@@ -272,3 +274,24 @@ def test_as_many_requests_are_sent_as_were_asked_for(kind):
 def test_flags_that_would_do_nothing(options, says):
     with pytest.raises(InvalidInputError, match=says):
         BenchOptions(**options)
+
+
+def test_files_are_written_though_nobody_reads_what_is_printed():
+    def fails(error):
+        def show():
+            raise error
+
+        return shown(show)
+
+    full = OSError(28, os.strerror(28))
+    assert fails(full) is full and fails(BrokenPipeError()) is None
+
+    def as_rich_does():
+        try:
+            raise BrokenPipeError
+        except BrokenPipeError:
+            raise SystemExit(1)  # noqa: B904  # as rich does
+
+    assert shown(as_rich_does) is None
+    with pytest.raises(SystemExit):
+        fails(SystemExit(3))

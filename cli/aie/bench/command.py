@@ -157,6 +157,8 @@ def bench(
         measured = run_test(target, options, sources)
         # Before a server of ours is stopped: who is impatient and presses Ctrl-C again has the files already.
         outputs.write(measured.document, measured.requests)
+    if measured.unshown is not None:
+        raise measured.unshown
     if not measured.document["complete"]:
         raise typer.Exit(130)
     raise typer.Exit(1 if measured.failed else 0)

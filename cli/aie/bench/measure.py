@@ -6,7 +6,7 @@ from typing import Any
 
 from aie.bench.options import BenchOptions
 from aie.bench.recorded import FORMAT, level_label
-from aie.bench.show import context, print_view
+from aie.bench.show import context, print_view, shown
 from aie.bench.sources import Sources
 from aie.bench.target import Target
 from aie.console import note
@@ -21,14 +21,15 @@ class Measured:
     document: Mapping[str, Any]
     requests: Sequence[Mapping[str, object]]
     failed: bool  # a request that ought to have been answered was not
+    unshown: OSError | None = None  # why it could not be printed
 
 
 def run_test(target: Target, options: BenchOptions, sources: Sources) -> Measured:
     """Runs, and prints tables on standard output."""
     if options.generates:
-        found, requests, failed = _generated(target, options, sources)
+        found, requests, failed, unshown = _generated(target, options, sources)
     else:
-        found, requests, failed = _at_once(target, options)
+        found, requests, failed, unshown = _at_once(target, options)
     head = {
         "format": FORMAT,
         "url": target.endpoint.url,
@@ -38,19 +39,20 @@ def run_test(target: Target, options: BenchOptions, sources: Sources) -> Measure
         "test": options.test,
         "context": context(),
     }
-    return Measured(head | found, requests, failed)
+    return Measured(head | found, requests, failed, unshown)
 
 
-def _generated(
-    target: Target, options: BenchOptions, sources: Sources
-) -> tuple[dict[str, object], Sequence[Mapping[str, object]], bool]:
+_Found = tuple[dict[str, object], Sequence[Mapping[str, object]], bool, OSError | None]
+
+
+def _generated(target: Target, options: BenchOptions, sources: Sources) -> _Found:
     from aie.bench.streaming import run_streaming
 
     report = run_streaming(target, options, sources)
-    return report.as_json(), report.requests if options.rows_path is not None else (), report.failed
+    return report.as_json(), report.requests if options.rows_path is not None else (), report.failed, report.unshown
 
 
-def _at_once(target: Target, options: BenchOptions) -> tuple[dict[str, object], Sequence[Mapping[str, object]], bool]:
+def _at_once(target: Target, options: BenchOptions) -> _Found:
     from aie.bench.at_once_levels import plan_at_once, run_at_once_levels, show_at_once
     from aie.bench.at_once_report import AtOnceRow, details
     from aie.bench.curve import curve_lines
@@ -75,9 +77,6 @@ def _at_once(target: Target, options: BenchOptions) -> tuple[dict[str, object], 
             run_at_once_levels(target, plan, rows)
 
     complete = until_interrupted(measure)
-    show_at_once(rows, plans[0], target)
-    if len(plans) > 1:
-        print_view(repeated_table(Repeated.of(rows, AT_ONCE)))
     bend = knee(rows)
     found: dict[str, object] = {
         "complete": complete,
@@ -85,6 +84,12 @@ def _at_once(target: Target, options: BenchOptions) -> tuple[dict[str, object], 
         "knee": None if bend is None else level_label(bend.as_json()),
         "notes": details(rows),
     }
-    for line in curve_lines(found):
-        print(line)
-    return found, (), any(row.failed for row in rows)
+
+    def show() -> None:
+        show_at_once(rows, plans[0], target)
+        if len(plans) > 1:
+            print_view(repeated_table(Repeated.of(rows, AT_ONCE)))
+        for line in curve_lines(found):
+            print(line)
+
+    return found, (), any(row.failed for row in rows), shown(show)

@@ -2,13 +2,15 @@
 
 import os
 import platform
+import sys
+from collections.abc import Callable
 
 from rich.console import Console
 from rich.table import Table
 
 from aie.version import versions
 
-__all__ = ["context", "print_view"]
+__all__ = ["context", "print_view", "shown"]
 
 
 def print_view(view: Table) -> None:
@@ -16,6 +18,22 @@ def print_view(view: Table) -> None:
     console = Console()
     console.width = max(console.width, console.measure(view, options=console.options.update_width(200)).maximum)
     console.print(view)
+
+
+def shown(show: Callable[[], None]) -> OSError | None:
+    """Prints what `show` prints. A reader who went away misses it; any other error is given back, so that the files of
+    a long measurement are written before it ends the program."""
+    try:
+        show()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return None
+    except SystemExit as end:  # of rich, when the reader went away
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+    except OSError as error:
+        return error
+    return None
 
 
 def context() -> dict[str, object]:

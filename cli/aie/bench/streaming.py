@@ -14,7 +14,7 @@ from aie.bench.options import BenchOptions
 from aie.bench.recorded import level_label
 from aie.bench.repeats import GENERATED, Repeated, repeated_table
 from aie.bench.report import Row, notes, summarize
-from aie.bench.show import print_view
+from aie.bench.show import print_view, shown
 from aie.bench.slo import Slo
 from aie.bench.sources import Sources
 from aie.bench.streaming_levels import (
@@ -47,6 +47,7 @@ class StreamingReport:
     search: Search | None = None
     remarks: list[str] = field(default_factory=list)
     complete: bool = True
+    unshown: OSError | None = None  # why it could not be printed
 
     @property
     def rows(self) -> list[Row]:
@@ -116,6 +117,11 @@ def run_streaming(target: Target, options: BenchOptions, sources: Sources) -> St
             run_streaming_levels(target, _levels(options, own, trace), own, report.results, options.progress)
 
     report.complete = until_interrupted(measure)
+    report.unshown = shown(lambda: _print(report, target, options))
+    return report
+
+
+def _print(report: StreamingReport, target: Target, options: BenchOptions) -> None:
     rows = report.rows
     print_tables(rows, slo=report.slo)
     if options.repeat > 1:
@@ -127,7 +133,6 @@ def run_streaming(target: Target, options: BenchOptions, sources: Sources) -> St
         print(line)
     if report.verdict is not None:
         print(report.verdict)
-    return report
 
 
 def _levels(options: BenchOptions, traffic: Traffic, trace: Trace | None) -> list[Level]:
