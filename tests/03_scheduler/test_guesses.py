@@ -78,14 +78,26 @@ def test_all_running_get_their_token_before_any_guess(make_driver: Any) -> None:
     assert plan.num_tokens == 32
 
 
-def test_guesses_leave_half_to_prompts(make_driver: Any) -> None:
+def test_nobody_guesses_while_a_prompt_is_computed(make_driver: Any) -> None:
     driver = make_driver(max_batch_tokens=33)
     started(driver, "a")
     driver.add("long", 100, 2)
-    driver.propose("a", 30)
-    plan = driver.step()
-    assert drafts(plan) == {"a": 16, "long": 0}
-    assert plan.num_tokens == 33
+    for _ in range(4):  # three parts and a rest
+        driver.propose("a", 30)
+        plan = driver.step()
+        assert [chunk.num_drafts for chunk in plan.chunks] == [0, 0]
+    driver.propose("a", 3)
+    assert drafts(driver.step())["a"] == 3
+    driver.run()
+
+
+def test_who_waits_for_a_place_holds_up_no_guess(make_driver: Any) -> None:
+    driver = make_driver(max_batch_size=1, max_batch_tokens=33)
+    started(driver, "a")
+    driver.add("later", 10, 2)
+    driver.propose("a", 5)
+    assert drafts(driver.step()) == {"a": 5}
+    driver.run()
 
 
 def test_nobody_is_preempted_for_a_guess_now_or_soon(make_driver: Any) -> None:

@@ -6,7 +6,8 @@ cut long prompts into chunks, so that a step's work stays bounded and nobody's d
 Each step:
 
 1. Decode. Every running sequence with one token to do gets it, in order of rank (priority, then arrival).
-2. Guesses. Tokens that somebody proposed for those are checked along with them, where tokens and blocks are left over.
+2. Guesses. Tokens that somebody proposed for those are checked along with them, where tokens and blocks are left over
+   and no prompt is to be computed: who waits for a first token comes before who would have the next ones sooner.
 3. Prefill. What is left of `max_batch_tokens`, or less while others decode (`slices.py`), goes to prompts in order of
    rank: those begun, and those waiting, who are admitted when a place in the batch and blocks for *all* their known
    tokens plus one are free, and two more for each that runs, since those will grow. The blocks are taken at
@@ -94,13 +95,19 @@ class ContinuousBatcher(SchedulerBase):
         num_tokens = self.config.max_batch_tokens - num_decoding
         num_waiting = len(prefilling) + len(self._waiting)
         if self._proposed:
-            num_tokens -= self._plan_guesses(plan, num_tokens // 2 if num_waiting else num_tokens)
+            num_tokens -= self._plan_guesses(plan, 0 if self._has_prompt(prefilling) else num_tokens)
         self._num_short = 0
         if num_waiting:
             budget = PrefillBudget(self.config, num_tokens, num_decoding=num_decoding, num_waiting=num_waiting)
             self._plan_prefill(plan, prefilling, budget)
             plan.held = self._held_back(plan)
         return self._count(plan)
+
+    def _has_prompt(self, prefilling: list[SequenceState]) -> bool:
+        """Whether a prompt is likely to be computed in this step. Then nobody guesses: a guess is worth its time where
+        nobody waits for it, and whoever has no token yet does."""
+        may_begin = len(self._waiting) > 0 and self._blocked is None and len(self._running) < self.config.max_batch_size
+        return bool(prefilling) or may_begin
 
     def _plan_decodes(self, plan: StepPlan) -> list[SequenceState]:
         """One token for every running sequence that has one to do; returns those with more, in order of rank."""
