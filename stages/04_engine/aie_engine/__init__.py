@@ -22,6 +22,7 @@ Layout, each line built on those above it:
     device_streams/                      streams and events backed by threads; a missing event is found
     processing/                          what stands before and after them: declared steps, tensors on the wire
     predictors/                          models that answer at once: dynamic batches, in a thread or in N processes
+    evaluation/, profiling/              what a precision costs; where a step's time goes
     start, text                          what the stages above call first
     need, golden, garbage                before a model is loaded, before it serves, and after it has gone
 
