@@ -22,7 +22,6 @@ from aie_engine.predictors.front import BatchFront
 from aie_engine.predictors.protocol import ArrayInfo, PredictorInfo
 from aie_engine.predictors.runner import BatchResult
 
-
 INFO = PredictorInfo(
     name="fake", architecture="", inputs=(ArrayInfo("x", (1,), "float32"),), outputs=(), output="values", labels=(),
     problem=None, max_length=None, reads_text=False, max_batch_size=4, max_queue=6, kernels="numpy", num_threads=1,
