@@ -50,6 +50,7 @@ def engine_config(settings: ServeSettings, path: Path, name: str, *, share: int 
         precision=None if settings.quantize == "file" else settings.quantize,
         max_batch_size=settings.max_batch_size,
         max_batch_tokens=settings.max_batch_tokens,
+        max_prefill_tokens=settings.max_prefill_tokens or None,
         max_queue=settings.max_queue,
         max_seq_len=settings.max_seq_len,
         kv_memory_bytes=parse_bytes(settings.kv_memory, param="kv_memory"),

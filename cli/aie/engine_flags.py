@@ -1,10 +1,10 @@
-"""Options that every command with an engine of its own has, spelled and explained once."""
+"""Options of commands with an engine of their own, spelled and explained once."""
 
 from typing import Annotated
 
 import typer
 
-__all__ = ["Activations", "KVDtype", "Kernels", "Lenient", "Quantize", "Threads"]
+__all__ = ["Activations", "KVDtype", "Kernels", "Lenient", "MaxPrefillTokens", "Quantize", "Threads"]
 
 Quantize = Annotated[
     str | None,
@@ -22,6 +22,14 @@ Activations = Annotated[
 Lenient = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="Let a named difference from a file format's rules through; repeatable."),
+]
+MaxPrefillTokens = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Most tokens of prompts in one step while answers are written: fewer make answers smoother and the first "
+        "token of a long prompt later. 0: no limit but --max-batch-tokens. [256]",
+    ),
 ]
 Kernels = Annotated[str | None, typer.Option(help="native (C, compiled on first use), numpy, or auto. [auto]")]
 Threads = Annotated[int | None, typer.Option(help="Compute threads. [all cores]")]

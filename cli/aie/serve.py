@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from aie.engine_flags import Activations, Kernels, KVDtype, Lenient, Quantize
+from aie.engine_flags import Activations, Kernels, KVDtype, Lenient, MaxPrefillTokens, Quantize
 
 if TYPE_CHECKING:
     from aie.settings import ServeSettings
@@ -53,6 +53,7 @@ def serve(
     kernels: Kernels = None,
     max_batch_size: Annotated[int | None, typer.Option(help="Most requests computed in one step. [64]")] = None,
     max_batch_tokens: Annotated[int | None, typer.Option(help="Most tokens computed in one step. [512]")] = None,
+    max_prefill_tokens: MaxPrefillTokens = None,
     max_wait_ms: Annotated[
         float | None,
         typer.Option(
@@ -163,6 +164,7 @@ def serve(
         "lenient": tuple(lenient) if lenient else None,
         "max_batch_size": max_batch_size,
         "max_batch_tokens": max_batch_tokens,
+        "max_prefill_tokens": max_prefill_tokens,
         "max_wait_ms": max_wait_ms,
         "max_queue": max_queue,
         "batcher": batcher,

@@ -22,6 +22,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "port": (0, 65535, "from 0 to 65535"),
     "grpc_port": (0, 65535, "from 0 to 65535"),
     "threads": (1, 4096, "from 1 to 4096"),
+    "max_prefill_tokens": (0, 1 << 30, "0 (no limit) or a number of tokens"),
     "speculate": (0, 64, "from 0 (none) to 64"),
     "max_wait_ms": (0, 60_000, "from 0 to 60000 milliseconds"),
     "rate_limit": (1e-6, 1e9, "a positive number of requests per second"),
@@ -51,6 +52,7 @@ class ServeSettings:
     lenient: tuple[str, ...] = ()  # differences from a file format's rules to let through
     max_batch_size: int = 64  # requests in one step
     max_batch_tokens: int = 512  # tokens in one step, prefill and decode together
+    max_prefill_tokens: int = 256  # of those, prompts while others decode; 0: no limit of its own
     max_wait_ms: float | None = None  # how long an encoder's or classifier's batch waits for company; none: 5
     batcher: str | None = None  # of an encoder or classifier: dynamic | static | passthrough; none: dynamic
     max_queue: int = 256  # requests waiting before 503

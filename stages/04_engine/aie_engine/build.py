@@ -199,6 +199,7 @@ def _make_scheduler(config: EngineConfig, sizes: Sizes, kv: KVCache) -> Continuo
         SchedulerConfig(
             max_batch_size=config.max_batch_size,
             max_batch_tokens=config.max_batch_tokens,
+            max_prefill_tokens=config.max_prefill_tokens,
             # The client side counts open requests and refuses; a burst may all wait before the first step.
             max_queue=config.max_queue + config.max_batch_size,
             block_size=config.block_size,

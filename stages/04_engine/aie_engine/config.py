@@ -27,6 +27,7 @@ class EngineConfig:
     precision: str | None = None  # of the weights, such as int8 (`aie_loader.precision`); None: as the file has them
     max_batch_size: int = 64  # requests running at once
     max_batch_tokens: int = 512  # tokens computed in one step, prefill and decode together
+    max_prefill_tokens: int | None = 256  # of those, prompts while others decode; None: no limit of its own
     max_queue: int = 256  # requests that may be open beyond max_batch_size before submit refuses
     max_seq_len: int | None = None  # prompt and answer together; None: what model and KV memory allow
     block_size: int = 16  # tokens in one KV block
@@ -69,6 +70,7 @@ class EngineConfig:
             _require(field, getattr(self, field), at_least=1)
         _require("max_queue", self.max_queue, at_least=0)
         _require("speculate", self.speculate, at_least=0)
+        _require("max_prefill_tokens", self.max_prefill_tokens, at_least=1)
         _require("num_threads", self.num_threads, at_least=1)
         _require("max_seq_len", self.max_seq_len, at_least=2)  # one token of prompt and one of answer
         for field in ("memory_log", "memory_ring"):

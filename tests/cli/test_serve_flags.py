@@ -1,0 +1,54 @@
+"""What `aie serve` is told reaches the engine's steps, and its help says what holds without being told."""
+
+from pathlib import Path
+
+import pytest
+
+from aie.assemble import engine_config
+from aie.settings import load_settings
+from aie_engine import EngineConfig, GenerateRequest, InvalidInputError, SamplingParams
+from aie_engine.build import build_engine
+
+
+def config_of(path, **flags):
+    flags = {"kernels": "numpy", "kv_memory": "4MiB", "max_batch_size": 4, "speculate": 0, **flags}
+    return engine_config(load_settings(flags, environ={}), path, "tiny")
+
+
+def prefill_steps(config: EngineConfig, num_prompt: int) -> int:
+    """In how many steps a prompt is read that comes while another request decodes."""
+    parts = build_engine(config, lambda line: None)
+    try:
+        core = parts.core
+        sampling = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
+        core.add(GenerateRequest("first", (5, 6, 7), sampling))
+        core.step()
+        core.add(GenerateRequest("long", tuple(range(20, 20 + num_prompt)), sampling))
+        while core.has_work:
+            core.step()
+        (report,) = core.timelines.explain(["long"], core.clock()).requests
+        return report.prefill_steps
+    finally:
+        parts.close()
+
+
+def test_the_prompt_budget_of_a_step(tiny_model):
+    budgets = {budget: prefill_steps(config_of(tiny_model, max_prefill_tokens=budget), 96) for budget in (0, 16, 48)}
+    assert budgets[0] == prefill_steps(config_of(tiny_model), 96) == 1  # below the default, so it is read whole
+    assert budgets[16] == 96 // 16
+    assert budgets[16] > budgets[48] > 1
+
+
+def test_the_prompt_budget_wherever_it_comes_from(tmp_path):
+    def budget(settings):
+        return engine_config(settings, Path("model.gguf"), "m").max_prefill_tokens
+
+    file = tmp_path / "aie.toml"
+    file.write_text("max-prefill-tokens = 64\n")
+    assert budget(load_settings({}, environ={})) == EngineConfig(Path("m")).max_prefill_tokens == 256
+    assert budget(load_settings({}, config_file=file, environ={})) == 64
+    assert budget(load_settings({}, config_file=file, environ={"AIE_MAX_PREFILL_TOKENS": "0"})) is None
+    with pytest.raises(InvalidInputError, match=r"--max-prefill-tokens is -1; it must be 0 \(no limit\)"):
+        load_settings({"max_prefill_tokens": -1}, environ={})
+    with pytest.raises(InvalidInputError, match="max_prefill_tokens must be at least 1"):
+        EngineConfig(Path("m"), max_prefill_tokens=0)
