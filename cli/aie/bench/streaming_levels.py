@@ -7,7 +7,7 @@ from aie.bench.dashboard import spark
 from aie.bench.load import LevelResult, Sampler, run_level, run_open
 from aie.bench.progress import Progress, Seen, Ui
 from aie.bench.report import Row, latency_table, load_table, notes
-from aie.bench.server_side import server_table
+from aie.bench.server_report import server_table
 from aie.bench.show import context, print_view
 from aie.bench.slo import Slo
 from aie.bench.streaming_plan import Level, Traffic
