@@ -61,6 +61,9 @@ class Instant:
         """Nothing."""
         return {}
 
+    def watch(self, on_batch: object) -> None:
+        """Nobody does."""
+
     def drain(self) -> None:
         """Nothing waits."""
 

@@ -243,6 +243,7 @@ def test_figures(rig: Any) -> None:
     rig.clock.now += 3
     stats = rig.core.stats()
     assert (stats.num_running, stats.steps, stats.batch_size_sum, stats.tokens_decode) == (0, 4, 6, 6)
+    assert stats.batch_sizes == {2: 2, 1: 2}
     assert stats.last_step_age_s == 3
     rig.core.reset_counters()
     assert rig.core.stats().steps == 0

@@ -88,6 +88,27 @@ def test_a_batch_waits_for_company_and_no_longer():
     assert facts.waited_s == pytest.approx(0.01)
 
 
+def test_who_watches_is_told_of_each_batch_as_who_waited_longest_in_it_was():
+    rig = Rig()
+    told = []
+    for name in ("a", "b", "c"):
+        rig.submit(name)
+        rig.now += 0.006
+        if name == "a":
+            continue
+        rig.front.step()
+        if rig.names() is not None:
+            rig.lanes[0].finish()
+            rig.front.on_batch = told.append if name == "b" else None
+    rig.now += 0.01
+    rig.front.step()
+    rig.lanes[0].finish()
+    (facts,) = told
+    assert (facts.size, facts.reason, facts.worker, facts.compute_s) == (1, "waited", 0, 0.5)
+    assert facts.waited_s == pytest.approx(0.016)
+    assert rig.front.stats().batch_sizes == {2: 1, 1: 1}
+
+
 def test_nobody_waits_for_company_that_will_not_come():
     rig = Rig()
     first = rig.submit("a")

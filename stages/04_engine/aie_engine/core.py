@@ -190,8 +190,7 @@ class EngineCore:
         """Compute a plan and tell the news."""
         chunks = plan.chunks
         members = [self._generations[chunk.request_id] for chunk in chunks]
-        self._counters.steps += 1
-        self._counters.batch_size_sum += len(chunks)
+        self._counters.add_step(len(chunks))
         accepted: dict[str, int] = {}
         try:
             output = self._runner.run(chunks, members)

@@ -1,6 +1,6 @@
 """What a core counts, and its figures as one value."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from aie_engine.speculation import Speculator
 from aie_engine.stats import EngineStats
@@ -20,6 +20,13 @@ class Counters:
     tokens_decode: int = 0
     step_time_s: float = 0.0
     failed_steps: int = 0
+    batch_sizes: dict[int, int] = field(default_factory=dict)
+
+    def add_step(self, size: int) -> None:
+        """One more step, of `size` requests."""
+        self.steps += 1
+        self.batch_size_sum += size
+        self.batch_sizes[size] = self.batch_sizes.get(size, 0) + 1
 
 
 def figures(

@@ -38,3 +38,4 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     # Of speculation: guesses that were verified, and those that were right.
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    batch_sizes: dict[int, int] = {}  # steps by how many requests were in them; msgspec copies the default

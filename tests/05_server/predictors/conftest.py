@@ -156,6 +156,9 @@ class HandPredictor:
     def memory(self) -> Mapping[str, object]:
         return {}
 
+    def watch(self, on_batch: Any) -> None:
+        self.on_batch = on_batch
+
     def drain(self) -> None:
         self.is_draining = True
 

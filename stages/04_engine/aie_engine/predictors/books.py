@@ -124,6 +124,7 @@ class Counts:
     usual_batch_s: float = 0.0  # from its start to its end, smoothed; 0 before the first
     resent: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
+    sizes: Counter[int] = field(default_factory=Counter)
 
     def add(self, batch: Batch, result: BatchResult, took_s: float) -> None:
         """One more batch is computed."""
@@ -131,6 +132,7 @@ class Counts:
         self.batches += 1
         self.rows += len(batch.members)
         self.reasons[batch.reason] += 1
+        self.sizes[len(batch.members)] += 1
         self.padding += batch.padding_share
         self.pre_s += result.pre_s
         self.compute_s += result.compute_s
@@ -159,6 +161,7 @@ class Counts:
             workers=tuple(workers),
             stuck_s=stuck_s,
             usual_batch_s=self.usual_batch_s,
+            batch_sizes=dict(self.sizes),
         )
 
 

@@ -22,7 +22,7 @@ from aie_engine.predictors.books import Batch, Counts, Lane, LaneBook, Member, t
 from aie_engine.predictors.checking import checked_item
 from aie_engine.predictors.pause import Pause
 from aie_engine.predictors.protocol import PredictorInfo, PredictorStats, WorkerStats
-from aie_engine.predictors.requests import PredictFuture, Prediction, PredictRequest
+from aie_engine.predictors.requests import BatchFacts, PredictFuture, Prediction, PredictRequest
 from aie_engine.predictors.room import Room, dropped_error, oldest_waiting
 from aie_engine.predictors.runner import BatchResult, Item
 from aie_scheduler import DeadlineHeap, Overflow, QueueFullError, Scheduler, WaitStrategy, yield_core
@@ -62,6 +62,7 @@ class BatchFront:
         self._again: deque[Batch] = deque()  # whose worker died
         self._counts = Counts()
         self._dead_reason: str | None = None
+        self.on_batch: Callable[[BatchFacts], None] | None = None  # told of each; must neither raise nor wait
 
     @property
     def is_alive(self) -> bool:
@@ -126,6 +127,8 @@ class BatchFront:
             self._counts.failed += num_failed
             self._counts.done += len(pairs) - num_failed
             self._pause.call()
+        if (on_batch := self.on_batch) is not None:
+            on_batch(batch.facts(min(batch.members, key=lambda member: member.arrival_s), result, lane.index))
         for member, outputs in pairs:
             if isinstance(outputs, AieError):
                 member.future.resolve(outputs)

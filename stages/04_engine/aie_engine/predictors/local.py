@@ -9,7 +9,7 @@ from aie_engine.predictors.build import PredictorParts, build_predictor
 from aie_engine.predictors.config import PredictorConfig
 from aie_engine.predictors.lanes_here import DirectLane, StreamedLane, Streams
 from aie_engine.predictors.protocol import PredictorInfo, PredictorStats
-from aie_engine.predictors.requests import PredictFuture, PredictRequest
+from aie_engine.predictors.requests import BatchFacts, PredictFuture, PredictRequest
 
 __all__ = ["LocalPredictor"]
 
@@ -58,6 +58,9 @@ class LocalPredictor:
     def memory(self) -> Mapping[str, object]:
         """Of a closed predictor, too: what it left behind."""
         return {"predict": self._parts.memory.snapshot()}
+
+    def watch(self, on_batch: Callable[[BatchFacts], None] | None) -> None:
+        self._front.on_batch = on_batch
 
     def drain(self) -> None:
         self._front.drain()

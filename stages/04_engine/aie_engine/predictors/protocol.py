@@ -1,11 +1,11 @@
 """What every predictor offers, whether its model runs in a thread of this process or in processes of its own."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
 
 import msgspec
 
-from aie_engine.predictors.requests import PredictFuture, PredictRequest
+from aie_engine.predictors.requests import BatchFacts, PredictFuture, PredictRequest
 from aie_scheduler import Overflow
 
 __all__ = ["ArrayInfo", "PredictorClient", "PredictorInfo", "PredictorStats", "WorkerStats"]
@@ -78,6 +78,7 @@ class PredictorStats(msgspec.Struct, frozen=True, array_like=True):
     num_dropped: int = 0  # to let newer ones in, where the queue drops the oldest
     stuck_s: float = 0.0  # every worker has been at a batch, or at its new start, for so long; 0: one is idle
     usual_batch_s: float = 0.0  # what a batch took lately, from being handed out to its results
+    batch_sizes: dict[int, int] = {}  # batches by how many requests were in them
 
     @property
     def mean_batch_size(self) -> float:
@@ -109,6 +110,11 @@ class PredictorClient(Protocol):
 
     def memory(self) -> Mapping[str, object]:
         """What each process that computes holds, by its name: `MemorySnapshot.to_json()` of stage 1."""
+        ...
+
+    def watch(self, on_batch: Callable[[BatchFacts], None] | None) -> None:
+        """Have `on_batch` told of each batch from now on, as who waited longest in it was; None: nobody. It is called
+        by the thread that computes, and must neither raise nor wait."""
         ...
 
     def drain(self) -> None:

@@ -9,7 +9,7 @@ import atexit
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -22,7 +22,7 @@ from aie_engine.predictors.config import PredictorConfig
 from aie_engine.predictors.lane import ProcessLane
 from aie_engine.predictors.made_of import SameFiles
 from aie_engine.predictors.protocol import PredictorInfo, PredictorStats, WorkerStats
-from aie_engine.predictors.requests import PredictFuture, PredictRequest
+from aie_engine.predictors.requests import BatchFacts, PredictFuture, PredictRequest
 from aie_engine.predictors.runner import BatchResult
 from aie_engine.sizing import available_cores
 from aie_tensor import InvalidInputError
@@ -117,6 +117,9 @@ class WorkerPredictor:
             raise EngineDeadError(
                 f"A worker of the predictor did not say what it holds within {_MEMORY_TIMEOUT_S:g} s."
             ) from None
+
+    def watch(self, on_batch: Callable[[BatchFacts], None] | None) -> None:
+        self._front.on_batch = on_batch
 
     def drain(self) -> None:
         self._front.drain()
