@@ -26,6 +26,7 @@ class ChoiceTrace:
     first_token_s: float | None = None  # seen here, where it becomes text
     done_s: float | None = None
     reason: str | None = None  # how it ended
+    num_tokens: int = 0  # of its answer, once it has ended
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +43,7 @@ class RequestTrace:
     is_prediction: bool = False  # by a predictor, which answers at once
     admitted_s: float | None = None
     submitted_s: float | None = None  # tokenized
+    prompt_tokens: int = 0  # of all prompts, each counted once
     choices: list[ChoiceTrace] = field(default_factory=list)
     computed_s: float | None = None  # of a predictor: all its inputs
     num_inputs: int = 0  # of a predictor
@@ -49,6 +51,17 @@ class RequestTrace:
     finished_s: float | None = None
     status: int | None = None
     blocked_s: float = 0.0  # that writing waited for the client to read
+
+    @property
+    def counts(self) -> dict[str, object]:
+        """Of one that has ended: how much it was, and how its choices ended."""
+        if not self.choices:
+            return {"inputs": self.num_inputs} if self.num_inputs else {}
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": sum(choice.num_tokens for choice in self.choices),
+            "finish_reasons": [choice.reason for choice in self.choices],
+        }
 
     def add_choice(self, index: int, engine_id: str) -> ChoiceTrace:
         choice = ChoiceTrace(index, engine_id)

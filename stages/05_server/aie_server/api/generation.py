@@ -191,6 +191,7 @@ class Generation:
         self.choices.append(Choice(index, number, prompt, stream, output, trace, self._started_s))
         if number == 0:
             self._metrics.prompt_tokens.inc(len(prompt))
+            self._trace.prompt_tokens += len(prompt)
         self._metrics.prompt_length.observe(len(prompt))
 
     @property
@@ -266,6 +267,7 @@ class Generation:
 
     def _count_end(self, choice: Choice, reason: str) -> None:
         choice.trace.reason, choice.trace.done_s = reason, time.monotonic()
+        choice.trace.num_tokens = choice.output.num_tokens
         self._context.metrics.success.labels(self._model.name, reason).inc()
         self._metrics.e2e_latency.observe(choice.trace.done_s - self._started_s)
         self._metrics.generation_length.observe(choice.output.num_tokens)

@@ -160,17 +160,25 @@ class GrpcListener:
         except AieError as error:
             status, failure = error.status, error
         except Exception as error:
-            _log.exception("gRPC call %s failed", name)
+            _log.exception("gRPC call %s failed", name, extra={"fields": {"request_id": request_id}})
             status, failure = 500, error
         seconds = time.monotonic() - started_s
-        self._finished(AccessRecord(client, "POST", path, path, status, len(answer), seconds, request_id, started_s))
+        error = "" if failure is None else failure.code if isinstance(failure, AieError) else "internal_error"
+        self._finished(
+            AccessRecord(
+                client, "POST", path, path, status, len(answer), seconds, request_id, started_s, error=error,
+                traceparent=metadata.get("traceparent", ""), tracestate=metadata.get("tracestate", ""),
+            )
+        )  # fmt: skip
+        trailing = (("x-request-id", request_id),)
+        context.set_trailing_metadata(trailing)
         if status == 200:
             return answer
         sentence = "The client is gone."
         if failure is not None:
             sentence = error_object(failure)["error"]["message"] or ""
             if (retry_after := retry_after_header(failure)) is not None:
-                context.set_trailing_metadata((("retry-after", retry_after),))
+                context.set_trailing_metadata((*trailing, ("retry-after", retry_after)))
         context.abort(getattr(self._grpc.StatusCode, status_of(status)), sentence)
         raise AssertionError("abort raises")
 

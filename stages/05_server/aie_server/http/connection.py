@@ -79,6 +79,7 @@ class _Exchange:
     is_out_of_step: bool = False  # where the next request would start is unknown
     status: int = 0
     num_bytes: int = 0  # sent as body
+    error: str = ""  # the code of the one that it is answered with
     is_recorded: bool = False
 
 
@@ -150,15 +151,23 @@ class Connection(BaseHTTPRequestHandler):
         except ReadTimeoutError:
             exchange.is_out_of_step = True
             timeout = FramingError("The request did not arrive in time.", status=408, code="request_timeout")
-            return self._app.error_response(timeout, exchange.head)
+            return self._refusal(exchange, timeout)
         except FramingError as error:
             exchange.is_out_of_step = True
-            return self._app.error_response(error, exchange.head)
+            return self._refusal(exchange, error)
         except AieError as error:
-            return self._app.error_response(error, exchange.head)
+            return self._refusal(exchange, error)
         except Exception as error:
-            _log.exception("request %s failed", exchange.request_id)
-            return self._app.error_response(error, exchange.head)
+            _log.exception(
+                "request %s failed", exchange.request_id, extra={"fields": {"request_id": exchange.request_id}}
+            )
+            return self._refusal(exchange, error)
+
+    def _refusal(self, exchange: _Exchange, error: Exception) -> Response:
+        """What failed before its name was read gets one, too, by which its line in the log is found."""
+        exchange.request_id = exchange.request_id or choose_request_id(None)
+        exchange.error = error.code if isinstance(error, AieError) else "internal_error"
+        return self._app.error_response(error, exchange.head)
 
     def _handle_request(self, exchange: _Exchange) -> Response | StreamingResponse:
         head = self._parse(self._reader.read_head(self._limits))
@@ -291,8 +300,11 @@ class Connection(BaseHTTPRequestHandler):
                 status=exchange.status or 500,
                 num_bytes=exchange.num_bytes,
                 duration_s=time.monotonic() - exchange.started_s,
-                request_id=exchange.request_id,
+                request_id=exchange.request_id or choose_request_id(None),
                 started_s=exchange.started_s,
                 blocked_s=self._blocked_s,
+                error=exchange.error,
+                traceparent=head.headers.get("traceparent", "") if head is not None else "",
+                tracestate=head.headers.get("tracestate", "") if head is not None else "",
             )
         )

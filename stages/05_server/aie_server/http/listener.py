@@ -20,9 +20,11 @@ from typing import Any, Final
 import msgspec
 
 from aie_engine import InvalidInputError
+from aie_server.access_log import AccessRecord
 from aie_server.errors import AddressInUseError
 from aie_server.http.connection import Application, Connection, ConnectionState
 from aie_server.http.leaving import LeaveSignal
+from aie_server.http.request_id import choose_request_id
 
 __all__ = ["Listener"]
 
@@ -31,17 +33,8 @@ _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS,
 _NUM_GIVE_WAY: Final = 16  # idle connections that end when there are no descriptors left
 
 
-def _unavailable(message: str, code: str) -> bytes:
-    error = {"message": message, "type": "overloaded_error", "param": None, "code": code}
-    body = msgspec.json.encode({"error": error})
-    return (
-        b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
-        b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
-    )
-
-
-_TOO_MANY: Final = _unavailable("Too many connections are open.", "too_many_connections")
-_LEAVING: Final = _unavailable("The server is shutting down; another one will answer.", "server_draining")
+_TOO_MANY: Final = ("too_many_connections", "Too many connections are open.")
+_LEAVING: Final = ("server_draining", "The server is shutting down; another one will answer.")
 
 
 class Listener(ThreadingMixIn, TCPServer):
@@ -155,7 +148,7 @@ class Listener(ThreadingMixIn, TCPServer):
         self.socket.setblocking(False)
         with contextlib.suppress(OSError):
             for _ in range(self._app.limits.backlog):
-                self._refuse(self.socket.accept()[0], _LEAVING)
+                self._refuse(*self.socket.accept(), _LEAVING)
 
     # What socketserver calls
 
@@ -186,13 +179,13 @@ class Listener(ThreadingMixIn, TCPServer):
                 )
                 self._connections[request] = (thread, ConnectionState())
         if is_full:
-            self._refuse(request, _TOO_MANY)
+            self._refuse(request, client_address, _TOO_MANY)
             return
         try:
             thread.start()
         except RuntimeError:  # the system gives no more threads
             self._forget(request)
-            self._refuse(request, _TOO_MANY)
+            self._refuse(request, client_address, _TOO_MANY)
 
     def _make_room(self) -> bool:
         """Hang up on the oldest idle connection. False if there is none. The caller holds the lock."""
@@ -224,13 +217,30 @@ class Listener(ThreadingMixIn, TCPServer):
                 self._ending.append(entry[0])
             self._changed.notify_all()
 
-    def _refuse(self, request: socket.socket, answer: bytes) -> None:
+    def _refuse(self, request: socket.socket, address: Any, why: tuple[str, str]) -> None:
+        """why: the error's code, and its sentence."""
+        request_id = choose_request_id(None)
+        answer, num_bytes = _unavailable(request_id, *why)
         with contextlib.suppress(OSError):
             request.settimeout(0)
             request.send(answer)
             request.shutdown(socket.SHUT_WR)
             request.recv(64 * 1024)  # what has arrived already would turn the close into a reset
         request.close()
+        self._app.finished(
+            AccessRecord(address[0], "-", "-", "unmatched", 503, num_bytes, 0.0, request_id, error=why[0])
+        )
+
+
+def _unavailable(request_id: str, code: str, message: str) -> tuple[bytes, int]:
+    """An answer, and the length of its body."""
+    error = {"message": message, "type": "overloaded_error", "param": None, "code": code}
+    body = msgspec.json.encode({"error": error})
+    head = (
+        b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+        b"X-Request-Id: %b\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % (request_id.encode(), len(body))
+    )
+    return head + body, len(body)
 
 
 def _shut_down(sock: socket.socket) -> None:
