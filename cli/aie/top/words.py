@@ -8,10 +8,10 @@ __all__ = ["PHASES", "bar", "count", "duration", "largest_phases", "percent", "p
 # Phase → what it is called here; the server's README says what each means.
 PHASES: Final = {
     "read": "reading", "validate": "checking", "gate": "gate", "tokenize": "tokenizing", "hand_over": "hand-over",
-    "turn": "queue", "batch_full": "batch full", "budget": "token budget", "prefix": "shared prefix",
-    "blocks": "KV blocks", "prefill": "prefill", "paused": "paused", "decode": "decode", "stalled": "stalled",
-    "preempted": "preempted", "recompute": "recomputing", "between": "between steps", "engine": "engine",
-    "detokenize": "detokenizing", "others": "other choices", "write": "client", "pre": "pre", "queue": "queue",
+    "compiling": "compiling its form", "turn": "queue", "batch_full": "batch full", "budget": "token budget",
+    "prefix": "shared prefix", "blocks": "KV blocks", "prefill": "prefill", "paused": "paused", "decode": "decode",
+    "stalled": "stalled", "preempted": "preempted", "recompute": "recomputing", "between": "between steps",
+    "engine": "engine", "detokenize": "detokenizing", "others": "other choices", "write": "client", "pre": "pre", "queue": "queue",
     "compute": "compute", "gather": "gathering", "post": "post",
 }  # fmt: skip
 

@@ -17,9 +17,9 @@ from contextlib import suppress
 
 from aie_engine.admission import Admission
 from aie_engine.assembler import BatchAssembler
-from aie_engine.constraints import ConstrainedAnswer, MaskAhead
+from aie_engine.constraints import MaskAhead
 from aie_engine.counting import Counters, figures
-from aie_engine.errors import error_info, fault_info
+from aie_engine.errors import fault_info
 from aie_engine.executors.protocol import Executor
 from aie_engine.generation import Generation
 from aie_engine.preemptions import PreemptionLog
@@ -32,7 +32,7 @@ from aie_engine.stepping import StepRunner
 from aie_engine.taking import take_chunk
 from aie_engine.timeline import TimelineBook
 from aie_scheduler import ScheduledChunk, Scheduler, StepPlan
-from aie_tensor import AieError, MemoryPool
+from aie_tensor import AieError, InvalidInputError, MemoryPool
 
 __all__ = ["MAX_FAILED_STEPS", "EngineCore"]
 
@@ -90,16 +90,22 @@ class EngineCore:
 
     def add(self, request: GenerateRequest) -> None:
         """Take a request in. If it cannot be, its only event says why."""
+        now = self.clock()
         if self.dead_reason is not None:
             self._refuse(request, ErrorInfo("engine_died", self.dead_reason, 503, 1.0))
             return
-        if request.constraint is None:
-            self._admit(request)
-            return
         try:
-            self._preparing.begin(request, self.wake)
-        except AieError as error:
-            self._refuse(request, error_info(error))
+            if request.request_id in self._generations or request.request_id in self._preparing:
+                raise InvalidInputError(f"request id {request.request_id!r} is in use", param="request_id")
+            if request.constraint is None:
+                self._generations[request.request_id] = self._admission.admit(request, now)
+            else:
+                self._preparing.begin(request, self.wake)
+        except Exception as error:
+            self._refuse(request, self._fault_of(error))
+        else:
+            num_prompt, compiles = len(request.prompt_ids), request.constraint is not None
+            self.timelines.added(request.request_id, now, num_prompt, compiles=compiles)
 
     def cancel(self, request_id: str) -> None:
         """End a request now: its blocks are free on return, its last event comes with the next step."""
@@ -114,7 +120,10 @@ class EngineCore:
         """When `step` has something to do without a new command; None for never."""
         if self._events or self._preparing.has_ready:
             return now
-        return None if self.dead_reason is not None else self._scheduler.next_deadline(now)
+        if self.dead_reason is not None:
+            return None
+        ends = self._scheduler.next_deadline(now), self._preparing.next_deadline(now)
+        return min((end for end in ends if end is not None), default=None)
 
     def step(self) -> list[TokenEvent]:
         """Compute one step, if there is anything to compute; returns all news since the last one."""
@@ -150,25 +159,29 @@ class EngineCore:
         self._pool.ledger.num_requests = 0
         self.timelines.forget_ended()
 
-    def _admit(self, request: GenerateRequest, constraint: ConstrainedAnswer | None = None) -> None:
-        now = self.clock()
-        try:
-            if constraint is not None:
+    def _prepare(self, now: float) -> None:
+        """Whose form is there by now goes on, whose is late or wrong ends."""
+        for request_id in self._preparing.take_late(now):
+            self._end(request_id, "deadline")
+        for request, constraint in self._preparing.take_ready():
+            self.timelines.compiled(request.request_id, now)
+            try:
                 constraint.mask()  # raises what was wrong with it
-            self._generations[request.request_id] = self._admission.admit(request, now, constraint)
-        except Exception as error:
-            if not isinstance(error, AieError):
-                _log.error("a request could not be taken in", exc_info=error)
-            self._refuse(request, fault_info(error))
-        else:
-            self.timelines.added(request.request_id, now, len(request.prompt_ids))
+                self._generations[request.request_id] = self._admission.admit(request, now, constraint)
+            except Exception as error:
+                self._fail(request.request_id, self._fault_of(error))
+
+    def _fault_of(self, error: Exception) -> ErrorInfo:
+        """Why a request could not be taken in."""
+        if not isinstance(error, AieError):
+            _log.error("a request could not be taken in", exc_info=error)
+        return fault_info(error)
 
     def _open_ids(self) -> list[str]:
         return [*self._generations, *self._preparing.request_ids]
 
     def _plan(self, now: float) -> StepPlan | None:
-        for request, constraint in self._preparing.take_ready():
-            self._admit(request, constraint)
+        self._prepare(now)
         if self.speculator is not None:
             self.speculator.propose(self._decoding)
         plan = self._scheduler.schedule(now)
@@ -265,9 +278,9 @@ class EngineCore:
     def _forget(self, request_id: str, reason: FinishReason) -> int:
         """A request has ended: nothing of it stays but its timeline. Gives the length of its prompt."""
         self._pool.ledger.count_request()
-        member = self._generations.pop(request_id, None)
-        if member is None:
-            return 0
         self.timelines.ended(request_id, reason, self.clock())
+        member = self._generations.pop(request_id, None)
+        if member is None:  # its form was being compiled
+            return 0
         member.close()
         return member.num_prompt

@@ -5,6 +5,7 @@
     ├── PredictionFailedError   500  exit 1   the model could not compute this one input
     ├── RequestCancelledError   499  exit 1   who asked for a prediction no longer wants it
     ├── DeadlinePassedError     504  exit 1   a prediction was not there in time
+    ├── ConstraintsBusyError    503  exit 1   forms that take very long to compile hold up this one
     ├── EnvironmentLacksError
     │   └── ConstraintsUnavailableError  501  exit 3   the package that compiles constraints is not installed
     └── InvalidInputError

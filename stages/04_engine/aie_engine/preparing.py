@@ -1,5 +1,6 @@
-"""Requests whose answers must have a form, while the form is being compiled: that may take a second, in which no step
-may wait for them. They are not in the scheduler yet, but they can be cancelled, and they end with the engine."""
+"""Requests whose answers must have a form, while the form is being compiled: that may take seconds, in which no step
+may wait for them. They are not in the scheduler yet, but they can be cancelled, they have deadlines, and they end with
+the engine."""
 
 from collections.abc import Callable
 
@@ -16,6 +17,9 @@ class Preparing:
     def __init__(self, masks: MaskAhead | None) -> None:
         self._masks = masks
         self._open: dict[str, tuple[GenerateRequest, ConstrainedAnswer]] = {}
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._open
 
     @property
     def request_ids(self) -> list[str]:
@@ -36,6 +40,25 @@ class Preparing:
         if self._masks is None:
             raise ConstraintsUnavailableError("This engine cannot hold answers to a form: it has no tokenizer.")
         self._open[request.request_id] = request, self._masks.open(request.constraint, when_ready)
+
+    def next_deadline(self, now: float) -> float | None:
+        """When to look at the time of those here again; None: nobody's can run out."""
+        ends = [request.deadline_s for request, _ in self._open.values()]
+        ends += [answer.expires_at(now) for _, answer in self._open.values()]
+        return min((end for end in ends if end is not None), default=None)
+
+    def take_late(self, now: float) -> list[str]:
+        """Those whose deadline has passed. A form that takes too long to compile fails, which makes it ready."""
+        late = [
+            request_id
+            for request_id, (request, _) in self._open.items()
+            if request.deadline_s is not None and now >= request.deadline_s
+        ]
+        for request_id in late:
+            self.drop(request_id)
+        for _, answer in self._open.values():
+            answer.give_up(now)
+        return late
 
     def take_ready(self) -> list[tuple[GenerateRequest, ConstrainedAnswer]]:
         """Those that are compiled, or have failed to: asked for a mask, their answer says why."""

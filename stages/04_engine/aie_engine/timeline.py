@@ -1,6 +1,6 @@
 """Where the time of every request goes, kept by whoever runs the steps, always on.
 
-    added → planned, stepped, planned, stepped … → ended
+    added (→ compiled) → planned, stepped, planned, stepped … → ended
 
 Every moment of a request belongs to exactly one phase (`ENGINE_PHASES`), because each call accounts for the time since
 the last one: of those in the step member by member, of those in the queue all together (`queue_watch.py`). So the
@@ -53,9 +53,19 @@ class TimelineBook:
         self._is_in_step = False
         self._endings: dict[str, str] = {}  # who ended within the step that runs, and how
 
-    def added(self, request_id: str, now: float, num_prompt: int = 0) -> None:
-        """A request was taken in and waits."""
+    def added(self, request_id: str, now: float, num_prompt: int = 0, *, compiles: bool = False) -> None:
+        """A request was taken in and waits, or has its form compiled first."""
         member = self._open[request_id] = Timeline(request_id, num_prompt, now, now)
+        if compiles:
+            member.phase = Phase.COMPILING
+        else:
+            self._newcomers[request_id] = member
+
+    def compiled(self, request_id: str, now: float) -> None:
+        """The form of its answer is there, and it waits with the others."""
+        member = self._open[request_id]
+        member.wait_for_form(now)
+        member.phase = Phase.WAITING
         self._newcomers[request_id] = member
 
     def planned(self, plan: StepPlan, now: float) -> None:
@@ -99,7 +109,7 @@ class TimelineBook:
         member = self._open.get(request_id)
         if member is None:
             return
-        if self._is_in_step and member.phase is not Phase.WAITING:
+        if self._is_in_step and member.phase >= Phase.PREFILL:
             self._endings.setdefault(request_id, reason)
         else:
             self._end(request_id, reason, now)
@@ -229,11 +239,7 @@ class TimelineBook:
     def _end(self, request_id: str, reason: str, now: float) -> None:
         member = self._open.pop(request_id)
         self._newcomers.pop(request_id, None)
-        if member.phase is Phase.WAITING:
-            self._queue.advance(now)
-            self._leave_queue(member, now)
-        else:
-            self._bring(member, now)
+        self._account(member, now)
         member.ended = reason
         self._kept.pop(request_id, None)
         self._kept[request_id] = member
@@ -245,10 +251,18 @@ class TimelineBook:
         twin = copy(member)
         if twin.phase is Phase.WAITING:
             twin.held_by, twin.queue_s = dict(member.held_by), list(member.queue_s)
-            self._leave_queue(twin, now)
-        else:
-            self._bring(twin, now)
+        self._account(twin, now)
         return twin.report()
+
+    def _account(self, member: Timeline, now: float) -> None:
+        """Whatever it does at the moment, up to `now`."""
+        if member.phase is Phase.COMPILING:
+            member.wait_for_form(now)
+        elif member.phase is Phase.WAITING:
+            self._queue.advance(now)
+            self._leave_queue(member, now)
+        else:
+            self._bring(member, now)
 
     def _explanation(self, reports: list[TimelineReport], now: float) -> Explanation:
         return Explanation(reports, self._queue.report(now), len(self._open), len(self._kept), self._max_kept)

@@ -21,9 +21,10 @@ _Amount = TypeVar("_Amount", int, float, tuple[float, int])
 class Phase(IntEnum):
     """Where a request stands."""
 
-    WAITING = 0
-    PREFILL = 1  # known tokens are missing in the cache
-    DECODE = 2
+    COMPILING = 0  # the form of its answer; the scheduler does not know it yet
+    WAITING = 1
+    PREFILL = 2  # known tokens are missing in the cache
+    DECODE = 3
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +37,7 @@ class Timeline:
     mark_s: float  # up to when time is accounted for; of one who waits: when that began
     entered: tuple[float, ...] | None = None  # the queue's meters when it began to wait; None: no plan has seen it yet
     phase: Phase = Phase.WAITING
+    compiling_s: float = 0.0
     queue_s: list[float] = field(default_factory=lambda: [0.0] * len(REASONS))
     preempted_s: float = 0.0
     prefill_s: float = 0.0
@@ -62,6 +64,11 @@ class Timeline:
     events: list[TimelineEvent] = field(default_factory=list)
     num_events: int = 0
     ended: str | None = None  # how
+
+    def wait_for_form(self, now: float) -> None:
+        """Up to `now` it waited for the form of its answer to be compiled."""
+        self.compiling_s += now - self.mark_s
+        self.mark_s = now
 
     def wait_for_turn(self, now: float) -> None:
         """It came while a step was running, whose end it had to await whatever else there was to wait for."""
@@ -102,8 +109,8 @@ class Timeline:
     def report(self) -> TimelineReport:
         """Of all that is accounted for."""
         spent = (
-            *self.queue_s, self.prefill_s, self.paused_s, self.decode_s, self.stalled_s, self.preempted_s,
-            self.recompute_s, self.between_s,
+            self.compiling_s, *self.queue_s, self.prefill_s, self.paused_s, self.decode_s, self.stalled_s,
+            self.preempted_s, self.recompute_s, self.between_s,
         )  # fmt: skip
         phases_us = dict(zip(ENGINE_PHASES, whole_us(spent), strict=True))
         return TimelineReport(

@@ -12,6 +12,7 @@ import msgspec
 __all__ = ["ENGINE_PHASES", "Explanation", "QueueReport", "Share", "TimelineEvent", "TimelineReport", "whole_us"]
 
 ENGINE_PHASES: Final[Mapping[str, str]] = {
+    "compiling": "before the queue, until the form of its answer was compiled",
     "turn": "in the queue until the running step ended and its turn came",
     "batch_full": "in the queue: the batch had no place",
     "budget": "in the queue: the tokens of the steps went to others",
@@ -49,7 +50,7 @@ class TimelineReport(msgspec.Struct, frozen=True):
     """One request in the engine. `phases_us` has every name of `ENGINE_PHASES` and sums to `total_us`."""
 
     request_id: str
-    state: str  # waiting, prefill, decode; or how it ended
+    state: str  # compiling, waiting, prefill, decode; or how it ended
     is_open: bool
     added_s: float
     total_us: int

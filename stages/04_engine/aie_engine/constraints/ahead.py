@@ -1,66 +1,54 @@
-"""Constraints beside the forward pass: two threads, so that the engine's step waits for neither.
+"""Constraints beside the forward pass: threads that compile and one that masks, so that the engine's step waits for
+neither.
 
     step n      … sample token ── accept ─┐ schedule │ assemble │ execute (the model reads the token) │ sample
     masks                                 └─ mask for step n + 1 ──────────▶ there when it is wanted ─┘
 
-One thread compiles what new requests ask for, which may take a second; another computes masks, which takes some ten
-microseconds, rarely milliseconds. The library gives up Python's lock while it does either. Following a token takes
-microseconds and is done at once, so that an answer whose form is complete ends with that token.
+What new requests ask for is compiled by threads of their own (`compiling.py`), which may take a second; another one
+computes masks, which takes some ten microseconds, rarely milliseconds. The library gives up Python's lock while it does
+either. Following a token takes microseconds and is done at once, so that an answer whose form is complete ends with
+that token.
 
 How a core uses it: `open` when a request arrives, and the scheduler only when it is ready (else a step would wait);
 `mask` when its row is sampled; `accept` with the token unless that token ended the answer; `is_done` then means that it
 ends with "stop", though not by a stop token. What `mask` or `accept` raises ends this request with that error.
 """
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
 
+from aie_engine.constraints.compiling import Compilation, CompileThreads, Maker
 from aie_engine.constraints.errors import ConstraintError
-from aie_engine.constraints.matching import Constraint, Mask
+from aie_engine.constraints.matching import Mask
 from aie_engine.constraints.spec import ConstraintSpec
 
 __all__ = ["ConstrainedAnswer", "MaskAhead"]
 
 
-class Maker(Protocol):
-    """Compiles; `ConstraintMaker` is one."""
-
-    def make(self, spec: ConstraintSpec) -> Constraint: ...
-
-
 class MaskAhead:
     """For one engine. The threads begin with the first constrained request.
 
-    new_maker: called once, by the thread that compiles, since it reads the model's whole vocabulary. For part of that,
+    new_maker: called once, by a thread that compiles, since it reads the model's whole vocabulary. For part of that,
     the library keeps Python's lock: the first constrained request of an engine delays the steps under way once.
+    timeout_s: that one form may take to compile. clock: of the engine.
     """
 
-    def __init__(self, new_maker: Callable[[], Maker]) -> None:
-        self._new_maker = new_maker
-        self._maker: Maker | None = None
-        self._compiling = ThreadPoolExecutor(1, "aie-constraints")
+    def __init__(
+        self, new_maker: Callable[[], Maker], *, timeout_s: float = 15.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._compiling = CompileThreads(new_maker, timeout_s=timeout_s, clock=clock)
         self._masking = ThreadPoolExecutor(1, "aie-masks")
 
     def open(self, spec: ConstraintSpec, when_ready: Callable[[], None] | None = None) -> "ConstrainedAnswer":
-        """A constraint for one answer; begins to compile it. `when_ready` is called by another thread once it is
-        compiled or has failed: until then `mask` would have to wait."""
-        made = self._compiling.submit(self._make, spec)
-        if when_ready is not None:
-            made.add_done_callback(lambda _: when_ready())
-        return ConstrainedAnswer(made, self._masking)
+        """A constraint for one answer; begins to compile it. `when_ready` is called, by another thread as a rule, once
+        it is compiled or has failed: until then `mask` would have to wait."""
+        return ConstrainedAnswer(self._compiling.begin(spec, when_ready), self._masking)
 
     def close(self) -> None:
         """Wait for what is being computed; the rest is dropped."""
-        for executor in (self._compiling, self._masking):
-            executor.shutdown(wait=True, cancel_futures=True)
-
-    def _make(self, spec: ConstraintSpec) -> Constraint:
-        if self._maker is None:
-            self._maker = self._new_maker()
-        constraint = self._maker.make(spec)
-        constraint.mask()
-        return constraint
+        self._compiling.close()
+        self._masking.shutdown(wait=True, cancel_futures=True)
 
 
 class ConstrainedAnswer:
@@ -70,8 +58,9 @@ class ConstrainedAnswer:
     that were accepted does not touch it.
     """
 
-    def __init__(self, made: Future[Constraint], masking: ThreadPoolExecutor) -> None:
-        self._made = made
+    def __init__(self, compilation: Compilation, masking: ThreadPoolExecutor) -> None:
+        self._compilation: Compilation | None = compilation
+        self._made = compilation.made
         self._masking = masking
         self._next: Future[Mask] | None = None  # computed ahead, or being so
         self.is_done = False
@@ -80,6 +69,15 @@ class ConstrainedAnswer:
     def is_ready(self) -> bool:
         """It is compiled, or has failed (then `mask` raises why)."""
         return self._made.done()
+
+    def expires_at(self, now: float) -> float | None:
+        """When `give_up` may have something to do; None: never."""
+        return None if self._compilation is None or self.is_ready else self._compilation.expires_at(now)
+
+    def give_up(self, now: float) -> None:
+        """If it takes too long to compile, it fails now."""
+        if self._compilation is not None:
+            self._compilation.give_up(now)
 
     def mask(self) -> Mask:
         """Waits where it has to. Raises `ConstraintError`, `ConstraintsUnavailableError` and what the loader raises."""
@@ -104,12 +102,13 @@ class ConstrainedAnswer:
         """An error knows the frames that it came through, one of which compiled, and those of whoever asked know this
         answer. Kept here, it would close a circle: what was compiled, a hundred megabytes at worst, would then stay
         until the garbage collector came by."""
-        self._next = None
+        self._next = self._compilation = None
         self._made = Future()
         self._made.set_exception(ConstraintError(str(error), param=getattr(error, "param", None)))
 
     def close(self) -> None:
         """The answer has ended: what has not begun to be compiled or computed for it will not be."""
-        self._made.cancel()
+        if self._compilation is not None:
+            self._compilation.drop()
         if self._next is not None:
             self._next.cancel()

@@ -23,7 +23,7 @@ SERVER_PHASES: Final[Mapping[str, str]] = {
     "validate": "decoding the JSON, checking the fields",
     "gate": "at the door: rate limit, room",
     "tokenize": "rendering the template, tokenizing",
-    "hand_over": "on the way to the engine, which takes requests in between two steps; before it, to compile a form",
+    "hand_over": "on the way to the engine, which takes requests in between two steps",
     "engine": "in the engine, which cannot be asked any more; or in the predictor, which has not answered yet",
     "detokenize": "after the engine's last token, until it was text",
     "others": "until the last of the other choices was done",
