@@ -11,8 +11,8 @@ PHASES: Final = {
     "compiling": "compiling its form", "turn": "queue", "batch_full": "batch full", "budget": "token budget",
     "prefix": "shared prefix", "blocks": "KV blocks", "prefill": "prefill", "paused": "paused", "decode": "decode",
     "stalled": "stalled", "preempted": "preempted", "recompute": "recomputing", "between": "between steps",
-    "engine": "engine", "detokenize": "detokenizing", "others": "other choices", "write": "client", "pre": "pre", "queue": "queue",
-    "compute": "compute", "gather": "gathering", "post": "post",
+    "engine": "engine", "detokenize": "detokenizing", "others": "other choices", "write": "client", "pre": "pre",
+    "queue": "queue", "compute": "compute", "gather": "gathering", "post": "post",
 }  # fmt: skip
 
 
