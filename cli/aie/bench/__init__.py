@@ -3,7 +3,7 @@
 Reading order, a line each:
 
 what is sent    workload (prompts), lengths_file and trace (real traffic), arrivals (when), streaming_plan, trace_plan
-sending         client (one request on the wire) → load (many at once, closed or open loop)
+sending         generator/ (processes that send and time) ← fleet (starts and hears them) ← load (one level), client
 what is said    statistics and student (what may be said of few samples), slo, steady, keeping_up, timeline → report
 the server's    server_side: what its own metrics counted meanwhile
 levels          streaming_levels (one after another) → streaming (repeats) and find_max (the highest rate that holds)
@@ -16,6 +16,16 @@ Then options (checked as a whole), target (the server under test, started here w
 and routing. engine_alone measures the engine without a server.
 """
 
-from aie.bench.command import register
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import typer
 
 __all__ = ["register"]
+
+
+def register(app: "typer.Typer") -> None:
+    """Adds the command. Imported here, so that the generator's processes, which are below this package, start fast."""
+    from aie.bench.command import register as add
+
+    add(app)

@@ -1,18 +1,20 @@
-"""Sending planned requests: in the closed loop, where every client waits for its answer, or in the open loop, where
-requests go out when they are due, whatever became of those before."""
+"""One level of a load test: planned requests as a plan of the load generator, and what is seen of the server
+meanwhile."""
 
 import asyncio
-import math
-import time
-from collections.abc import Awaitable, Callable, Sequence
+import json
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from aie.bench.client import Endpoint, Outcome, send_streaming
+from aie.bench.fleet import Fleet
+from aie.bench.generator import Call, Closed, Conversation, Endpoint, Open, Outcome, Plan, Turn
 from aie.bench.server_side import ServerWatch, ServerWindow
 from aie.bench.workload import PlannedRequest
 
-__all__ = ["LevelResult", "OnDone", "Sampler", "as_row", "run_level", "run_open"]
+__all__ = ["LevelResult", "OnDone", "Sampler", "as_row", "calls_of", "run_level", "run_open", "run_plan"]
 
+_CHAT = "/v1/chat/completions"
 _SAMPLE_EVERY_S = 0.25
 
 OnDone = Callable[[Outcome], None]
@@ -28,7 +30,8 @@ class LevelResult:
     peak_rss_bytes: int | None = None
     mean_batch: float | None = None
     offered_per_s: float | None = None  # of the open loop
-    client_cpu: float | None = None  # of one core, used by this process meanwhile
+    client_cpu: float | None = None  # of one core, used meanwhile by the busiest process of the load generator
+    generator_cpu: tuple[float, ...] = ()  # of one core, by each of them
     start_s: float = 0.0
     server: ServerWindow | None = None
     max_in_flight: int | None = None  # of the open loop: why requests may have been sent late
@@ -76,55 +79,71 @@ class Sampler:
                 result.peak_rss_bytes = int(result.server.memory_bytes_max)
 
 
-@dataclass(slots=True)
-class _Line:
-    """How requests of one level are sent, and what became of them."""
-
-    endpoint: Endpoint
-    model: str
-    chat: bool
-    timeout_s: float
-    on_done: OnDone
-    on_start: OnDone
-    think_s: float = 0.0
-    outcomes: list[Outcome] = field(default_factory=list)
-
-    async def send(self, request: PlannedRequest, due_s: float | None = None, until_s: float = math.inf) -> None:
-        """One request; or a conversation, whose next turn comes after the answer and a pause, and holds all that was
-        said. It ends where a turn is not answered, and begins no turn from `until_s` on."""
-        said: list[dict[str, str]] = []
-        for turn, one in enumerate((request, *request.later)):
-            if turn:
-                await asyncio.sleep(self.think_s)
-                if time.perf_counter() >= until_s:
-                    return
-            said.append({"role": "user", "content": one.prompt})
-            outcome = Outcome(turn=turn, session=request.session, pieces=[] if request.later else None)
-            await self._one(one, said, outcome, None if turn else due_s)
-            if outcome.error is not None:
-                return
-            said.append({"role": "assistant", "content": "".join(outcome.pieces or ())})
-            outcome.pieces = None
-
-    async def _one(
-        self, request: PlannedRequest, said: list[dict[str, str]], outcome: Outcome, due_s: float | None
-    ) -> None:
-        asked: object = said if self.chat else request.prompt
-        body: dict[str, object] = {
-            "model": self.model, "messages" if self.chat else "prompt": asked, "max_tokens": request.max_tokens,
-            "temperature": 0, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
-        }  # fmt: skip
-        path = "/v1/chat/completions" if self.chat else "/v1/completions"
-        self.on_start(outcome)
-        await send_streaming(
-            self.endpoint, path, body, timeout_s=self.timeout_s, hang_up_after=request.hang_up_after, due_s=due_s,
-            into=outcome,
-        )  # fmt: skip
-        self.outcomes.append(outcome)
-        self.on_done(outcome)
+def calls_of(
+    planned: Sequence[PlannedRequest], model: str, *, chat: bool, think_s: float = 0.0, part: str = ""
+) -> list[Call | Conversation]:
+    """Requests as they go over the wire. chat: each prompt as a message of a user to /v1/chat/completions, instead of
+    to /v1/completions as it is. think_s: between an answer and the next turn of its conversation."""
+    return [
+        _conversation(one, model, think_s, part) if one.later else _call(one, model, chat=chat, part=part)
+        for one in planned
+    ]
 
 
-def _no_news(_outcome: Outcome) -> None: ...
+def _body(model: str, name: str, asked: object, max_tokens: int) -> dict[str, object]:
+    return {"model": model, name: asked, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True,
+            "stream": True, "stream_options": {"include_usage": True}}  # fmt: skip
+
+
+def _call(one: PlannedRequest, model: str, *, chat: bool, part: str) -> Call:
+    name, asked = ("messages", [_message(one)]) if chat else ("prompt", one.prompt)
+    body = json.dumps(_body(model, name, asked, one.max_tokens)).encode()
+    return Call(_CHAT if chat else "/v1/completions", body, part=part, hang_up_after=one.hang_up_after,
+                session=one.session)  # fmt: skip
+
+
+def _conversation(first: PlannedRequest, model: str, think_s: float, part: str) -> Conversation:
+    turns = []
+    for number, one in enumerate((first, *first.later)):
+        whole = json.dumps(_body(model, "messages", None, one.max_tokens))
+        before, name, after = whole.partition('"messages": ')
+        message = json.dumps(_message(one)).encode()
+        wait_s = think_s if number else 0.0
+        rest = after.removeprefix("null").encode()
+        turns.append(Turn((before + name).encode(), message, rest, wait_s, one.hang_up_after))
+    return Conversation(_CHAT, tuple(turns), str(first.session), part=part)
+
+
+def _message(one: PlannedRequest) -> dict[str, str]:
+    return {"role": "user", "content": one.prompt}
+
+
+async def run_plan(
+    plan: Plan,
+    *,
+    sampler: Sampler,
+    fleet: Fleet | None = None,
+    on_done: OnDone | None = None,
+    on_start: OnDone | None = None,
+    on_flow: Callable[[int], None] | None = None,
+) -> LevelResult:
+    """Sends a plan, and looks at the server before, meanwhile and afterwards. fleet: who sends; None: a process that is
+    started for it. on_flow: told how many events with text the open requests have."""
+    with ExitStack() as stack:
+        sender = stack.enter_context(Fleet()) if fleet is None else fleet
+        await sampler.look()
+        watcher = asyncio.create_task(sampler.watch())
+        try:
+            ran = await sender.run(plan, on_start=on_start, on_done=on_done, on_flow=on_flow)
+        finally:
+            watcher.cancel()
+    await sampler.look()
+    clients = ran.most_in_flight if isinstance(plan.loop, Open) else plan.loop.clients
+    result = LevelResult(clients, ran.outcomes, ran.wall_s, start_s=ran.start_s)
+    result.generator_cpu = ran.cpu
+    result.client_cpu = max(ran.cpu, default=None)
+    sampler.add_to(result)
+    return result
 
 
 async def run_level(
@@ -136,29 +155,17 @@ async def run_level(
     sampler: Sampler,
     timeout_s: float,
     duration_s: float | None = None,
-    on_done: OnDone = _no_news,
-    on_start: OnDone = _no_news,
+    on_done: OnDone | None = None,
+    on_start: OnDone | None = None,
+    on_flow: Callable[[int], None] | None = None,
     chat: bool = False,
     think_s: float = 0.0,
+    fleet: Fleet | None = None,
 ) -> LevelResult:
-    """Sends all of `planned`, at most `concurrency` at once, and stops starting new ones after `duration_s`.
-
-    chat: each prompt as a message of a user to /v1/chat/completions, instead of to /v1/completions as it is."""
-    line = _Line(endpoint, model, chat, timeout_s, on_done, on_start, think_s)
-    waiting = iter(planned)
-
-    async def client(start_s: float) -> None:
-        until_s = math.inf if duration_s is None else start_s + duration_s
-        for request in waiting:
-            if time.perf_counter() >= until_s:
-                break
-            await line.send(request, until_s=until_s)
-
-    async def clients(start_s: float) -> int:
-        await asyncio.gather(*(client(start_s) for _ in range(concurrency)))
-        return concurrency
-
-    return await _measured(line, sampler, clients)
+    """The closed loop: sends all of `planned`, at most `concurrency` at once, and begins none after `duration_s`."""
+    calls = calls_of(planned, model, chat=chat, think_s=think_s)
+    plan = Plan(endpoint, calls, Closed(concurrency, duration_s), timeout_s)
+    return await run_plan(plan, sampler=sampler, fleet=fleet, on_done=on_done, on_start=on_start, on_flow=on_flow)
 
 
 async def run_open(
@@ -170,54 +177,18 @@ async def run_open(
     sampler: Sampler,
     timeout_s: float,
     max_in_flight: int | None = None,
-    on_done: OnDone = _no_news,
-    on_start: OnDone = _no_news,
+    on_done: OnDone | None = None,
+    on_start: OnDone | None = None,
+    on_flow: Callable[[int], None] | None = None,
     chat: bool = False,
+    think_s: float = 0.0,
+    fleet: Fleet | None = None,
 ) -> LevelResult:
-    """Sends planned[i] due[i] seconds after the start; where `max_in_flight` are under way it waits for one of them to
-    end, and that wait counts in every latency from schedule."""
-    line = _Line(endpoint, model, chat, timeout_s, on_done, on_start)
-    cap = None if max_in_flight is None else asyncio.Semaphore(max_in_flight)
-    in_flight = most = 0
-
-    async def one(request: PlannedRequest, due_s: float) -> None:
-        nonlocal in_flight, most
-        if cap is not None:
-            await cap.acquire()
-        in_flight += 1
-        most = max(most, in_flight)
-        try:
-            await line.send(request, due_s)
-        finally:
-            in_flight -= 1
-            if cap is not None:
-                cap.release()
-
-    async def schedule(start_s: float) -> int:
-        async with asyncio.TaskGroup() as tasks:
-            for request, offset in zip(planned, due, strict=True):
-                while (left_s := start_s + offset - time.perf_counter()) > 0:
-                    await asyncio.sleep(left_s)
-                tasks.create_task(one(request, start_s + offset))
-        return most
-
-    return await _measured(line, sampler, schedule)
-
-
-async def _measured(line: _Line, sampler: Sampler, run: Callable[[float], Awaitable[int]]) -> LevelResult:
-    await sampler.look()
-    watcher = asyncio.create_task(sampler.watch())
-    start_s, start_cpu_s = time.perf_counter(), time.process_time()
-    try:
-        concurrency = await run(start_s)
-        wall_s, cpu_s = time.perf_counter() - start_s, time.process_time() - start_cpu_s
-    finally:
-        watcher.cancel()
-    await sampler.look()
-    result = LevelResult(concurrency, line.outcomes, wall_s, start_s=start_s)
-    result.client_cpu = cpu_s / wall_s if wall_s > 0 else None
-    sampler.add_to(result)
-    return result
+    """The open loop: sends planned[i] due[i] seconds after the start; where `max_in_flight` are under way it waits for
+    one of them to end, and that wait counts in every latency from schedule."""
+    calls = calls_of(planned, model, chat=chat, think_s=think_s)
+    plan = Plan(endpoint, calls, Open(due, max_in_flight), timeout_s)
+    return await run_plan(plan, sampler=sampler, fleet=fleet, on_done=on_done, on_start=on_start, on_flow=on_flow)
 
 
 def as_row(outcome: Outcome, result: LevelResult) -> dict[str, object]:
@@ -228,6 +199,7 @@ def as_row(outcome: Outcome, result: LevelResult) -> dict[str, object]:
 
     return {
         **({} if outcome.session is None else {"session": outcome.session, "turn": outcome.turn}),
+        **({"part": outcome.part} if outcome.part else {}),
         "end": outcome.kind,
         "error": outcome.error,
         "status": outcome.status,

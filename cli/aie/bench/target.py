@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from aie.bench.client import Endpoint, describe_error, get_text
+from aie.bench.fleet import Fleet
 from aie.console import note
 from aie_engine import EnvironmentLacksError, InvalidInputError
 
@@ -25,11 +26,12 @@ _START_TIMEOUT_S = 180.0
 
 
 class Target:
-    """Where to send, which model to name, and how to read the server's memory."""
+    """Where to send, which model to name, who sends, and how to read the server's memory."""
 
     def __init__(self, endpoint: Endpoint, model: str, pid: int | None) -> None:
         self.endpoint = endpoint
         self.model = model
+        self.fleet: Fleet | None = None  # None: each level starts its own
         self._process = None if pid is None else psutil.Process(pid)
 
     def rss_bytes(self) -> int | None:

@@ -1,0 +1,314 @@
+"""The processes of the load generator, seen from the one that starts them.
+
+They are told a plan and when to begin; requests that began and ended come back in batches, ten times a second. Times
+need no translation, since `time.perf_counter` is the machine's monotonic clock, the same in every process; where it is
+not, the difference is taken at the start.
+"""
+
+import asyncio
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from aie.bench.generator.channel import Frames, frame
+from aie.bench.generator.outcome import Outcome, fill
+from aie.bench.generator.plan import Plan, shares
+from aie_engine import EnvironmentLacksError
+
+__all__ = ["Fleet", "GeneratorDiedError", "Ran", "most_at_once"]
+
+_LEAD_S = 0.005  # from the word to the start: it has reached everybody by then
+_END_S = 2.0  # that a process may take to end
+_READ_BYTES = 1 << 20
+
+News = Callable[[Outcome], None]
+
+
+class GeneratorDiedError(EnvironmentLacksError):
+    """A process of the load generator ended before it was told to."""
+
+    code = "generator_died"
+
+
+@dataclass(slots=True)
+class Ran:
+    """What came back of a plan."""
+
+    outcomes: list[Outcome]  # in the order in which they were heard of
+    start_s: float
+    wall_s: float  # to the end of the last
+    cpu: tuple[float, ...]  # of one core, per process, while it sent
+
+    @property
+    def most_in_flight(self) -> int:
+        """Requests under way at once."""
+        return most_at_once(self.outcomes)
+
+
+class Fleet:
+    """`with Fleet(2) as fleet:` two processes that serve any number of runs, one after another."""
+
+    def __init__(self, processes: int = 1) -> None:
+        assert processes >= 1, processes
+        self.processes = processes
+        self._children: list[_Child] = []
+        self._number = 0
+        self._run: _Run | None = None
+
+    def __enter__(self) -> "Fleet":
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Does not wait: the first run does."""
+        while len(self._children) < self.processes:
+            self._children.append(_Child())
+
+    def close(self) -> None:
+        """No process is left."""
+        children, self._children = self._children, []
+        for child in children:
+            child.hang_up()
+        for child in children:
+            child.end()
+
+    def stop(self) -> None:
+        """No request of the run is begun any more; it returns when those under way have ended."""
+        if self._run is not None:
+            self._run.tell("stop")
+
+    async def run(
+        self, plan: Plan, *, on_start: News | None = None, on_done: News | None = None,
+        on_flow: Callable[[int], None] | None = None,
+    ) -> Ran:  # fmt: skip
+        """Sends a plan and returns when all has ended. on_start and on_done get the same object, which is full only
+        then; on_flow: how many events with text the requests have that are still open. Cancelled, it hangs up on all
+        of them. Raises `GeneratorDiedError`; what had ended was told before."""
+        self.start()
+        parts = shares(plan, self.processes)
+        self._number += 1
+        run = self._run = _Run(self._number, self._children[: len(parts)], on_start, on_done, on_flow)
+        try:
+            return await run.through(parts)
+        except BaseException:
+            run.tell("abort")
+            raise
+        finally:
+            self._run = None
+            if run.has_lost:  # the next run has new ones
+                self.close()
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """One plan on its way through the processes."""
+
+    number: int
+    children: Sequence["_Child"]
+    on_start: News | None
+    on_done: News | None
+    on_flow: Callable[[int], None] | None
+    has_lost: bool = False
+    outcomes: list[Outcome] = field(default_factory=list)
+    _open: dict[tuple[int, int], Outcome] = field(default_factory=dict)  # by process and number
+    _flow: dict[int, int] = field(default_factory=dict)  # events of open requests, by process
+    _ready: set[int] = field(default_factory=set)
+    _ends: dict[int, tuple[float, float]] = field(default_factory=dict)
+    _stage: "asyncio.Future[None] | None" = None
+
+    async def through(self, parts: Sequence[Plan]) -> Ran:
+        loop = asyncio.get_running_loop()
+        for index, child in enumerate(self.children):
+            loop.add_reader(child.link, self._read, index)
+        try:
+            self._stage = loop.create_future()
+            for child, part in zip(self.children, parts, strict=True):
+                child.tell("plan", self.number, part)
+            await self._stage
+            self._stage = loop.create_future()
+            start_s = time.perf_counter() + _LEAD_S
+            for child in self.children:
+                child.tell("go", self.number, start_s + child.ahead_s)
+            await self._stage
+        except OSError:
+            raise self._died(next((one for one in self.children if one.is_dead), self.children[0])) from None
+        finally:
+            for child in self.children:
+                loop.remove_reader(child.link)
+        end_s = max(end for end, _ in self._ends.values())
+        seconds = max(1e-9, end_s - start_s)
+        return Ran(self.outcomes, start_s, seconds, tuple(self._ends[i][1] / seconds for i in sorted(self._ends)))
+
+    def tell(self, kind: str) -> None:
+        """All of them; who is dead is found out elsewhere."""
+        for child in self.children:
+            with suppress(OSError):
+                child.tell(kind, self.number)
+
+    def _read(self, index: int) -> None:
+        child = self.children[index]
+        try:
+            for message in child.read():
+                self._hear(index, child, *message)
+        except EOFError:
+            self._fail(self._died(child))
+        except Exception as error:  # of whoever is told: it ends the run, and is not lost in the event loop
+            self._fail(error)
+
+    def _hear(self, index: int, child: "_Child", kind: str, number: Any, *rest: Any) -> None:
+        if kind == "hello":
+            child.meet(number)
+        elif kind == "fault":
+            child.fault = str(number)
+            self._fail(self._died(child))
+        elif number != self.number:
+            return  # of a run that was aborted
+        elif kind == "ready":
+            self._ready.add(index)
+            self._proceed(len(self._ready))
+        elif kind == "news":
+            self._take(index, child.ahead_s, *rest)
+        elif kind == "end":
+            self._ends[index] = (rest[0] - child.ahead_s, rest[1])
+            self._proceed(len(self._ends))
+
+    def _take(
+        self, index: int, ahead_s: float, started: list[tuple[int, tuple[Any, ...]]],
+        done: list[tuple[int, tuple[Any, ...]]], events: int,
+    ) -> None:  # fmt: skip
+        for number, values in started:
+            outcome = self._open[index, number] = _received(Outcome(), values, ahead_s)
+            if self.on_start is not None:
+                self.on_start(outcome)
+        for number, values in done:
+            outcome = _received(self._open.pop((index, number)), values, ahead_s)
+            self.outcomes.append(outcome)
+            if self.on_done is not None:
+                self.on_done(outcome)
+        self._flow[index] = events
+        if self.on_flow is not None:
+            self.on_flow(sum(self._flow.values()))
+
+    def _proceed(self, count: int) -> None:
+        if count == len(self.children) and self._stage is not None and not self._stage.done():
+            self._stage.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        if self._stage is not None and not self._stage.done():
+            self._stage.set_exception(error)
+
+    def _died(self, child: "_Child") -> GeneratorDiedError:
+        self.has_lost = True
+        return GeneratorDiedError(
+            f"A process of the load generator ended {child.post_mortem()}; the figures are of what came before. "
+            "Run the test again; with fewer requests at once if memory was short."
+        )
+
+
+class _Child:
+    """One process and its socket."""
+
+    def __init__(self) -> None:
+        self.link, theirs = socket.socketpair()
+        self._born_s = time.perf_counter()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  # what it writes when it dies; closed in `end`
+        try:
+            # Its own session: a Ctrl-C at the terminal reaches only us, who end it by closing the socket.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "aie.bench.generator", str(theirs.fileno())], pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._said, start_new_session=True,
+            )  # fmt: skip
+        except BaseException:
+            self.link.close()
+            self._said.close()
+            raise
+        finally:
+            theirs.close()
+        self._frames = Frames()
+        self.ahead_s = 0.0  # of its clock
+        self.fault: str | None = None
+
+    @property
+    def is_dead(self) -> bool:
+        return self._process.poll() is not None
+
+    def meet(self, its_clock_s: float) -> None:
+        """Between its birth and now its clock said that: the same clock says something in between."""
+        now_s = time.perf_counter()
+        if not self._born_s <= its_clock_s <= now_s:
+            self.ahead_s = its_clock_s - now_s
+
+    def tell(self, kind: str, *rest: Any) -> None:
+        """Raises OSError where nobody listens any more."""
+        self.link.sendall(frame((kind, *rest)))
+
+    def read(self) -> list[tuple[Any, ...]]:
+        """What has come. Raises EOFError where it is dead."""
+        try:
+            data = self.link.recv(_READ_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        if not data:
+            raise EOFError
+        return self._frames.feed(data)
+
+    def post_mortem(self) -> str:
+        """How it ended, in words behind "ended"."""
+        if self.fault is not None:
+            return f"with an error ({self.fault})"
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_S)
+        code = self._process.returncode
+        if code is not None and code < 0:
+            return f"by signal {-code}"
+        self._said.seek(0)
+        lines = self._said.read()[-4096:].decode("utf-8", "replace").strip().splitlines()
+        return f"with code {code}{f' ({lines[-1][:200]})' if lines else ''}"
+
+    def hang_up(self) -> None:
+        """It ends when it notices."""
+        self.link.close()
+
+    def end(self) -> None:
+        """After `hang_up`. Whatever interrupts this, the process is gone."""
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_S)
+        finally:
+            if self._process.poll() is None:
+                self._process.kill()
+                self._process.wait()
+            self._said.close()
+
+
+def _received(outcome: Outcome, values: tuple[Any, ...], ahead_s: float) -> Outcome:
+    fill(outcome, values)
+    if ahead_s:
+        for name in ("sent_s", "first_token_s", "last_token_s", "end_s", "due_s", "first_byte_s"):
+            at_s = getattr(outcome, name)
+            setattr(outcome, name, at_s if at_s is None else at_s - ahead_s)
+    return outcome
+
+
+def most_at_once(outcomes: Sequence[Outcome]) -> int:
+    """At any moment: from their times, so that it is exact over all processes."""
+    steps = sorted([(one.sent_s, 1) for one in outcomes] + [(one.end_s, -1) for one in outcomes])
+    most = count = 0
+    for _, change in steps:
+        count += change
+        most = max(most, count)
+    return most
