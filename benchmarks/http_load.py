@@ -8,7 +8,7 @@ from pathlib import Path
 from aie_engine import EnvironmentLacksError
 from aie_tensor.native.build import find_compilers
 
-__all__ = ["Load", "LoadClient"]
+__all__ = ["Load", "LoadClient", "build_program"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +30,24 @@ class Load:
         return self.requests / self.seconds
 
 
+def build_program(source: Path, folder: Path) -> Path:
+    """Compiles one C file into `folder`. Raises `EnvironmentLacksError` without a compiler that does."""
+    program = folder / source.stem
+    said = "none was found"
+    for compiler in find_compilers():
+        command = [*compiler.command, "-std=gnu11", "-O2", "-o", str(program), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return program
+        said = f"{compiler.name} said: {done.stderr.strip().splitlines()[:3]}"
+    raise EnvironmentLacksError(f"{source.name} needs a C compiler; {said}.")
+
+
 class LoadClient:
     """folder: where the program is put. Raises `EnvironmentLacksError` without a compiler."""
 
     def __init__(self, folder: Path) -> None:
-        self._program = folder / "http_load"
-        source = Path(__file__).with_suffix(".c")
-        said = "none was found"
-        for compiler in find_compilers():
-            command = [*compiler.command, "-std=gnu11", "-O2", "-o", str(self._program), str(source)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode == 0:
-                return
-            said = f"{compiler.name} said: {done.stderr.strip().splitlines()[:3]}"
-        raise EnvironmentLacksError(f"The load client needs a C compiler; {said}.")
+        self._program = build_program(Path(__file__).with_suffix(".c"), folder)
 
     def run(self, port: int, request: Path, *, connections: int, seconds: float, most: int = 10_000_000) -> Load:
         """The same request again and again. Raises `RuntimeError` for an answer that is not 200, and for none."""
