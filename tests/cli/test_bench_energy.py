@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from aie.bench.energy import NOT_TOLD, EnergyMeter, Gpus, Rapl, is_this_machine, meter_of
+from aie.bench.energy import NOT_TOLD, EnergyMeter, Gpus, Rapl, Spent, is_this_machine, meter_of
 
 RANGE_UJ = 262_143_328_850
 
@@ -68,7 +68,12 @@ def test_packages_are_added_and_a_counter_that_began_anew_is_followed(powercap: 
     meter.look()
     assert meter.energy is not None
     assert meter.energy.joules == {"CPU package": pytest.approx(2 + 1.2 + 5)}
-    assert meter.energy.seconds == 5.0 and meter.energy.watts == pytest.approx(8.2 / 5)
+    assert meter.energy.seconds == 5.0
+    spent = Spent.of(meter.energy, requests=4, tokens=100)
+    assert spent.watts == pytest.approx(8.2 / 5)
+    assert (spent.j_per_request, spent.j_per_token) == (pytest.approx(2.05), pytest.approx(0.082))
+    assert str(spent).startswith("1.6 W, 2.05 J per answered request, 0.082 J per token (CPU package 8 J; ")
+    assert Spent.of(meter.energy, requests=0, tokens=0).j_per_request is None
 
 
 def test_gpus_are_added_to_packages(powercap: Path) -> None:

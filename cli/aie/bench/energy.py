@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["NOT_TOLD", "Energy", "EnergyMeter", "Gpus", "Rapl", "Source", "is_this_machine", "meter_of"]
+__all__ = ["NOT_TOLD", "Energy", "EnergyMeter", "Gpus", "Rapl", "Source", "Spent", "is_this_machine", "meter_of"]
 
 NOT_TOLD = "Energy: not told by this machine"
 _POWERCAP = Path("/sys/class/powercap")
@@ -32,10 +32,30 @@ class Energy:
     def total_j(self) -> float:
         return sum(self.joules.values())
 
-    @property
-    def watts(self) -> float:
-        """On average."""
-        return self.total_j / self.seconds
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Of one level, and what comes to an answered request and to a token; None where there was none."""
+
+    joules: Mapping[str, float]
+    seconds: float
+    watts: float
+    j_per_request: float | None
+    j_per_token: float | None
+
+    @classmethod
+    def of(cls, energy: Energy, requests: int, tokens: int) -> "Spent":
+        total = energy.total_j
+        return cls(
+            dict(energy.joules), energy.seconds, total / energy.seconds, total / requests if requests else None,
+            total / tokens if tokens else None,
+        )  # fmt: skip
+
+    def __str__(self) -> str:
+        pairs = (("answered request", self.j_per_request), ("token", self.j_per_token))
+        each = [f"{value:.3g} J per {name}" for name, value in pairs if value is not None]
+        of = ", ".join(f"{source} {joules:.0f} J" for source, joules in self.joules.items())
+        return ", ".join([f"{self.watts:.1f} W", *each]) + f" ({of}; all that ran on that machine, idle power included)"
 
 
 class Source(Protocol):

@@ -3,10 +3,11 @@ meanwhile."""
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from aie.bench.energy import Energy, EnergyMeter
 from aie.bench.fleet import Fleet
 from aie.bench.generator import Call, Closed, Conversation, Endpoint, Open, Outcome, Plan, Turn
 from aie.bench.server_side import ServerWatch, ServerWindow
@@ -35,42 +36,61 @@ class LevelResult:
     start_s: float = 0.0
     server: ServerWindow | None = None
     max_in_flight: int | None = None  # of the open loop: why requests may have been sent late
+    energy: Energy | None = None
+    servers: Mapping[str, ServerWindow] = field(default_factory=dict)  # of a mix: what was counted of each part's model
 
 
 @dataclass(slots=True)
 class Sampler:
-    """Watches the server while a level runs: memory through `read_rss`, and what its /metrics say of `model`."""
+    """Watches the server while a level runs: memory through `read_rss`, what its /metrics say of `model`, and what the
+    machine says of energy."""
 
-    endpoint: Endpoint
+    endpoint: Endpoint  # of the metrics
     model: str | None  # None: its metrics are not looked at
     read_rss: Callable[[], int | None]
     peak_rss_bytes: int | None = field(default=None)
+    energy: EnergyMeter = field(default_factory=EnergyMeter)
+    part_models: Mapping[str, str] = field(default_factory=dict)  # of a mix: instead of `model`
     server: ServerWatch | None = field(default=None, init=False)
+    parts: dict[str, ServerWatch] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        if self.model is not None:
+        if self.part_models:
+            self.parts = {label: ServerWatch(self.endpoint, model) for label, model in self.part_models.items()}
+        elif self.model is not None:
             self.server = ServerWatch(self.endpoint, self.model)
 
     async def look(self) -> None:
         """At the metrics, if there are any."""
+        self.energy.look()  # first, since it counts on while the server answers
         if self.server is not None and not await self.server.look() and not self.server.is_offered:
             self.server = None
+        for label, watch in list(self.parts.items()):
+            if not await watch.look() and not watch.is_offered:
+                del self.parts[label]
 
     async def watch(self) -> None:
         """Runs until cancelled."""
-        watching = None if self.server is None else asyncio.create_task(self.server.watch())
+        watches = [*self.parts.values(), *([] if self.server is None else [self.server])]
+        watching = [asyncio.create_task(watch.watch()) for watch in watches]
+        self.energy.begin()
         try:
             while True:
                 rss = self.read_rss()
                 if rss is not None:
                     self.peak_rss_bytes = max(rss, self.peak_rss_bytes or 0)
                 await asyncio.sleep(_SAMPLE_EVERY_S)
+                self.energy.look()
         finally:
-            if watching is not None:
-                watching.cancel()
+            for task in watching:
+                task.cancel()
 
     def add_to(self, result: LevelResult) -> None:
         """What was seen."""
+        result.energy = self.energy.energy
+        result.servers = {
+            label: window for label, watch in self.parts.items() if (window := watch.window()) is not None
+        }
         result.server = None if self.server is None else self.server.window()
         result.peak_rss_bytes = self.peak_rss_bytes
         if result.server is not None:
@@ -80,14 +100,20 @@ class Sampler:
 
 
 def calls_of(
-    planned: Sequence[PlannedRequest], model: str, *, chat: bool, think_s: float = 0.0, part: str = ""
+    planned: Sequence[PlannedRequest | Call], model: str, *, chat: bool, think_s: float = 0.0, part: str = ""
 ) -> list[Call | Conversation]:
     """Requests as they go over the wire. chat: each prompt as a message of a user to /v1/chat/completions, instead of
-    to /v1/completions as it is. think_s: between an answer and the next turn of its conversation."""
-    return [
-        _conversation(one, model, think_s, part) if one.later else _call(one, model, chat=chat, part=part)
-        for one in planned
-    ]
+    to /v1/completions as it is. think_s: between an answer and the next turn of its conversation. What is a call
+    already stays as it is."""
+    calls: list[Call | Conversation] = []
+    for one in planned:
+        if isinstance(one, Call):
+            calls.append(one)
+        elif one.later:
+            calls.append(_conversation(one, model, think_s, part))
+        else:
+            calls.append(_call(one, model, chat=chat, part=part))
+    return calls
 
 
 def _body(model: str, name: str, asked: object, max_tokens: int) -> dict[str, object]:
@@ -125,6 +151,7 @@ async def run_plan(
     fleet: Fleet | None = None,
     on_done: OnDone | None = None,
     on_start: OnDone | None = None,
+    on_first: OnDone | None = None,
     on_flow: Callable[[int], None] | None = None,
 ) -> LevelResult:
     """Sends a plan, and looks at the server before, meanwhile and afterwards. fleet: who sends; None: a process that is
@@ -134,7 +161,7 @@ async def run_plan(
         await sampler.look()
         watcher = asyncio.create_task(sampler.watch())
         try:
-            ran = await sender.run(plan, on_start=on_start, on_done=on_done, on_flow=on_flow)
+            ran = await sender.run(plan, on_start=on_start, on_first=on_first, on_done=on_done, on_flow=on_flow)
         finally:
             watcher.cancel()
     await sampler.look()
@@ -149,7 +176,7 @@ async def run_plan(
 async def run_level(
     endpoint: Endpoint,
     model: str,
-    planned: Sequence[PlannedRequest],
+    planned: Sequence[PlannedRequest | Call],
     concurrency: int,
     *,
     sampler: Sampler,
@@ -157,6 +184,7 @@ async def run_level(
     duration_s: float | None = None,
     on_done: OnDone | None = None,
     on_start: OnDone | None = None,
+    on_first: OnDone | None = None,
     on_flow: Callable[[int], None] | None = None,
     chat: bool = False,
     think_s: float = 0.0,
@@ -171,7 +199,7 @@ async def run_level(
 async def run_open(
     endpoint: Endpoint,
     model: str,
-    planned: Sequence[PlannedRequest],
+    planned: Sequence[PlannedRequest | Call],
     due: Sequence[float],
     *,
     sampler: Sampler,
@@ -179,6 +207,7 @@ async def run_open(
     max_in_flight: int | None = None,
     on_done: OnDone | None = None,
     on_start: OnDone | None = None,
+    on_first: OnDone | None = None,
     on_flow: Callable[[int], None] | None = None,
     chat: bool = False,
     think_s: float = 0.0,

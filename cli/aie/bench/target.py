@@ -10,13 +10,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
 
 from aie.bench.client import Endpoint, describe_error, get_text
+from aie.bench.energy import is_this_machine, meter_of
 from aie.bench.fleet import Fleet
+from aie.bench.load import Sampler
 from aie.console import note
 from aie_engine import EnvironmentLacksError, InvalidInputError
 
@@ -26,13 +28,20 @@ _START_TIMEOUT_S = 180.0
 
 
 class Target:
-    """Where to send, which model to name, who sends, and how to read the server's memory."""
+    """Where to send, which model to name, who sends, and what is to be seen of the server meanwhile."""
 
     def __init__(self, endpoint: Endpoint, model: str, pid: int | None) -> None:
         self.endpoint = endpoint
         self.model = model
+        self.metrics = endpoint  # where its /metrics are
+        self.part_models: Mapping[str, str] = {}  # of a mix
+        self.energy = meter_of(pid is not None or is_this_machine(endpoint.host))
         self.fleet: Fleet | None = None  # None: each level starts its own
         self._process = None if pid is None else psutil.Process(pid)
+
+    def sampler(self) -> Sampler:
+        """Watches it through one level."""
+        return Sampler(self.metrics, self.model, self.rss_bytes, energy=self.energy, part_models=self.part_models)
 
     def rss_bytes(self) -> int | None:
         """Resident memory of all the server's processes; None for a server that was not started here."""
@@ -46,8 +55,10 @@ class Target:
         return total or None
 
 
-def reach(url: str, model: str | None, api_key: str | None, pid: int | None = None) -> Target:
-    """Asks the server for its models, so that an unreachable URL is one sentence before anything is measured."""
+def reach(url: str, model: str | None, api_key: str | None, pid: int | None = None, *, lists: bool = True) -> Target:
+    """Asks the server for its models, so that an unreachable URL is one sentence before anything is measured. lists:
+    False where the endpoint under test is no part of OpenAI's API, and the server perhaps none of its servers: then
+    the model must be named, or is none at all."""
     endpoint = Endpoint.parse(url, api_key)
     try:
         status, text = asyncio.run(get_text(endpoint, "/v1/models"))
@@ -55,11 +66,15 @@ def reach(url: str, model: str | None, api_key: str | None, pid: int | None = No
         reason = describe_error(error, is_begun=False)
         hint = "" if endpoint.tls else " Start one with `aie serve`."
         raise EnvironmentLacksError(f"No server answers at {url}: {reason}.{hint}") from None
+    if not lists and (status != 200 or model is not None):
+        return Target(endpoint, model or "", pid)
     if status != 200:
         raise InvalidInputError(f"{url}/v1/models answers with status {status}; is it an OpenAI-compatible server?")
     try:
         names = [str(entry["id"]) for entry in json.loads(text)["data"]]
     except (ValueError, KeyError, TypeError, RecursionError):
+        if not lists:
+            return Target(endpoint, "", pid)
         raise InvalidInputError(f"{url}/v1/models does not answer as an OpenAI-compatible server does.") from None
     if model is None and not names:
         raise InvalidInputError(f"The server at {url} lists no model; name one with --model.")
