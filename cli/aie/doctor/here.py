@@ -1,4 +1,4 @@
-"""`aie doctor`: is everything here that serving needs, and if not, what to do about it."""
+"""What `aie doctor` looks at without a server: is everything here that serving needs?"""
 
 import os
 import platform
@@ -7,32 +7,18 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from aie.console import format_bytes, write_json
+from aie.console import format_bytes
+from aie.doctor.finding import Finding, Level
+from aie.doctor.machine import judge_machine, read_machine
 from aie_engine import AieError, InvalidInputError, available_cores
 
-__all__ = ["Finding", "doctor", "register"]
+__all__ = ["static_findings"]
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing looked at. `level`: ok, note (works, could be better) or bad (serving will fail)."""
-
-    what: str
-    level: str
-    text: str
-
-
-def doctor(
-    port: Annotated[int, typer.Option(help="Port to look at.")] = 8000,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Also write the findings to this file.")] = None,
-) -> None:
-    """Look at machine, kernels, models and port, and say what to change. Exit code 3 if serving would fail."""
+def static_findings(port: int) -> list[Finding]:
+    """Python, machine, kernels, models and port. Raises `InvalidInputError` for a port that is none."""
     if not 0 <= port <= 65535:
         raise InvalidInputError(f"--port is {port}; it must be from 0 to 65535.", param="port")
     checks: list[Callable[[], list[Finding]]] = [
@@ -43,15 +29,9 @@ def doctor(
         _models,
         lambda: _port(port),
         _cuda,
+        lambda: judge_machine(read_machine()),
     ]
-    findings = [finding for check in checks for finding in check()]
-    for finding in findings:
-        mark = {"ok": "ok  ", "note": "note", "bad": "BAD "}[finding.level]
-        print(f"{mark} {finding.what}: {finding.text}")
-    if json_path is not None:
-        write_json(json_path, [{"what": f.what, "level": f.level, "text": f.text} for f in findings])
-    if any(finding.level == "bad" for finding in findings):
-        raise typer.Exit(3)
+    return [finding for check in checks for finding in check()]
 
 
 def _python() -> list[Finding]:
@@ -67,7 +47,7 @@ def _machine() -> list[Finding]:
 
     memory = psutil.virtual_memory()
     need = 1.3e9  # the default model with its whole KV cache in use, all processes together
-    level = "ok" if memory.available >= need else "note"
+    level: Level = "ok" if memory.available >= need else "note"
     text = (
         f"{available_cores()} cores for this process, "
         f"{format_bytes(memory.available)} of {format_bytes(memory.total)} memory free"
@@ -142,8 +122,3 @@ def _port(port: int) -> list[Finding]:
 
 def _cuda() -> list[Finding]:
     return [Finding("cuda", "note", "there is no CUDA executor yet; everything runs on the CPU")]
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("doctor", short_help="Is everything here that serving needs?")(doctor)
