@@ -1,0 +1,42 @@
+"""One thing looked at: what was found, and what to change."""
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = ["Finding", "Level", "as_json", "show"]
+
+Level = Literal["ok", "note", "bad"]
+
+_MARKS: Mapping[Level, str] = {"ok": "ok  ", "note": "note", "bad": "BAD "}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`level`: ok, note (works, could be better) or bad (serving fails, or serves badly)."""
+
+    what: str
+    level: Level
+    text: str  # the figure first, where something was measured
+    change: str = ""  # what to do about it; empty where nothing need be done
+    figures: Mapping[str, object] = field(default_factory=dict)  # the same for programs; JSON
+
+
+def show(findings: Iterable[Finding]) -> None:
+    """On standard output, what to change on a line of its own."""
+    for finding in findings:
+        print(f"{_MARKS[finding.level]} {finding.what}: {finding.text}")
+        if finding.change:
+            print(f"     → {finding.change}")
+    sys.stdout.flush()
+
+
+def as_json(findings: Iterable[Finding]) -> list[dict[str, object]]:
+    """For `--json`."""
+    return [
+        {"what": finding.what, "level": finding.level, "text": finding.text}
+        | ({"change": finding.change} if finding.change else {})
+        | ({"figures": dict(finding.figures)} if finding.figures else {})
+        for finding in findings
+    ]

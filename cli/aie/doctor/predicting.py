@@ -1,0 +1,169 @@
+"""The same experiments on a model that answers at once: an encoder, a classifier, an image model."""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aie.bench.workload import words
+from aie.doctor.asking import Answer, Asker
+from aie.doctor.generating import LEVELS, level_seconds
+from aie.doctor.loop import closed_loop, load_of
+from aie.doctor.measured import FirstRequests, Load, MemoryRounds, Predictions, Spikes
+from aie.doctor.server import Process, Watch, look_at_metrics
+
+__all__ = ["Inputs", "Predicting", "inputs_of"]
+
+_SHORT, _USUAL, _LONG = 8, 30, 160  # words
+_STREAMS = 4
+_PER_ROUND = 64  # inputs
+_SETTLE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """make: (words, number) → a question for `Asker.compute`. Other models than those of text have one length."""
+
+    make: Callable[[int, int], object]
+    is_text: bool
+
+
+def inputs_of(asker: Asker) -> Inputs:
+    """Raises `InvalidInputError` where the server does not say what the model takes. Not for coroutines."""
+    from aie.bench.questions import ask_inputs, plan_questions
+
+    if asker.kind == "embeddings":
+        return Inputs(lambda count, number: words(count, random.Random(f"{count}/{number}")), True)
+    tensors = ask_inputs(asker.endpoint, asker.model)
+    is_text = tensors[0].datatype == "BYTES"
+
+    def make(count: int, number: int) -> object:
+        (question,) = plan_questions("predict", asker.model, tensors, 1, length=lambda _: count + 2, seed=number)
+        return json.loads(question.body)
+
+    return Inputs(make, is_text)
+
+
+@dataclass(slots=True)
+class Predicting:
+    """As `Generating`."""
+
+    asker: Asker
+    inputs: Inputs
+    process: Process | None
+    has_metrics: bool
+    is_fresh: bool
+    quick: bool = False
+
+    async def first(self, until_s: float) -> FirstRequests | None:
+        """The first after its start; of one that runs already, the first long input."""
+        length = _USUAL if self.is_fresh or not self.inputs.is_text else _LONG
+        before = None if self.process is None else self.process.faults()
+        first = await self._ask(length, 0, until_s)
+        after = None if self.process is None else self.process.faults()
+        if first.error is not None:
+            return None
+        later = [await self._ask(length, number, until_s) for number in range(1, 9 if self.quick else 17)]
+        faults = (None, None) if before is None or after is None else (after[0] - before[0], after[1] - before[1])
+        what = (
+            "request after the start" if self.is_fresh else "long input" if self.inputs.is_text else "request of ours"
+        )
+        return FirstRequests(
+            first.took_s,
+            [one.took_s for one in later if one.error is None],
+            what,
+            "to the answer",
+            faults[0],
+            faults[1],
+        )
+
+    async def same(self, until_s: float) -> list[Predictions]:
+        """Inputs of three lengths alone, again, among others that come at the same time, and in one request with
+        longer ones."""
+        cases = []
+        for number, length in enumerate((_SHORT, _USUAL, _LONG)):
+            alone, again = [await self._ask(length, number, until_s) for _ in range(2)]
+            others = [self._ask(other, 700 + n, until_s) for n, other in enumerate((_LONG, 3, _USUAL, 90, 14, 60, 5))]
+            among = (await asyncio.gather(*others, self._ask(length, number, until_s)))[-1]
+            if alone.error or again.error or among.error:
+                continue
+            found = {"among requests of other lengths": among.numbers}
+            if self.asker.kind == "embeddings":
+                batch = [self.inputs.make(size, 800 + size) for size in (_LONG, 90, 3)]
+                both = await self.asker.compute([self.inputs.make(length, number), *batch], until_s=until_s)
+                if both.error is None:
+                    found["in one request with longer inputs"] = both.numbers[: len(alone.numbers)]
+            cases.append(Predictions(alone.numbers, again.numbers, found))
+        return cases
+
+    async def levels(self, until_s: float) -> list[Load]:
+        """A closed loop of 1, 2, 4 and 8 clients."""
+        found: list[Load] = []
+        for number, clients in enumerate(LEVELS):
+            begin_until_s = level_seconds(until_s, number)
+            async with self._watch() as watch:
+                start_s = time.perf_counter()
+                answers = await closed_loop(lambda n: self._ask(_USUAL, 1000 + n, until_s), clients, begin_until_s)
+            found.append(load_of(answers, clients, start_s, watch.window))
+        return found
+
+    async def memory(self, until_s: float) -> MemoryRounds | None:
+        """The same inputs again and again; the first round does not count."""
+        sizes: list[int] = []
+        source, took_s, num_rounds = "", 0.0, 0
+        while time.perf_counter() + took_s < until_s and len(sizes) < (8 if self.quick else 16):
+            start_s = time.perf_counter()
+            answers = await closed_loop(
+                lambda n: self._ask(_USUAL, 300 + n, until_s), _STREAMS, until_s, at_most=_PER_ROUND
+            )
+            if any(answer.is_late for answer in answers):
+                break
+            await asyncio.sleep(_SETTLE_S)
+            took_s = time.perf_counter() - start_s
+            size, source = await self._size()
+            if size is None:
+                return None
+            num_rounds += 1
+            if num_rounds > 1:
+                sizes.append(size)
+        return MemoryRounds(sizes, _PER_ROUND, source)
+
+    async def _size(self) -> tuple[int | None, str]:
+        rss = None if self.process is None else self.process.rss_bytes()
+        if rss is not None:
+            return rss, "resident memory of its processes"
+        look = await look_at_metrics(self.asker.endpoint, self.asker.model) if self.has_metrics else None
+        return (None, "") if look is None or not look.memory else (int(look.memory), "memory by its own metrics")
+
+    async def spikes(self, until_s: float) -> Spikes:
+        """Short inputs, first alone, then while long ones arrive."""
+        now = time.perf_counter()
+        async with self._watch() as watch:
+            half_s, end_s = now + 0.45 * (until_s - now), now + 0.9 * (until_s - now)
+            steady = await closed_loop(lambda n: self._ask(_SHORT, 400 + n, until_s), _STREAMS, half_s)
+            mixed: list[Answer] = []
+            if self.inputs.is_text:
+                arriving = asyncio.create_task(
+                    closed_loop(lambda n: self._ask(_LONG, 500 + n, until_s), 1, end_s),
+                )
+                mixed = await closed_loop(lambda n: self._ask(_SHORT, 400 + n, until_s), _STREAMS, end_s)
+                await arriving
+        return Spikes(
+            steady_s=[one.took_s for one in steady if one.error is None],
+            mixed_s=[one.took_s for one in mixed if one.error is None],
+            streams=_STREAMS,
+            prompt_tokens=_LONG,
+            wall_s=time.perf_counter() - now,
+            neighbours=watch.window.neighbours,
+            of="answers",
+            gc_pause_s=watch.window.collector("pause_s"),
+            gc_runs=watch.window.collector("runs"),
+        )
+
+    async def _ask(self, length: int, number: int, until_s: float) -> Answer:
+        return await self.asker.compute(self.inputs.make(length, number), until_s=until_s)
+
+    def _watch(self) -> Watch:
+        return Watch(self.asker.endpoint, self.asker.model, self.process, has_metrics=self.has_metrics)

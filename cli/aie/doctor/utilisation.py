@@ -1,0 +1,47 @@
+"""Low batch utilisation: of the requests in flight, how many were computed together."""
+
+from aie.doctor.contention import who_was_in_the_way
+from aie.doctor.finding import Finding
+from aie.doctor.measured import Load
+from aie.doctor.reasons import explain, reason_of
+
+__all__ = ["judge_utilisation", "utilisation"]
+
+WHAT = "batch utilisation"
+_FEWEST = 4  # answered requests
+_GOOD, _POOR = 0.6, 0.4
+
+
+def utilisation(load: Load) -> float | None:
+    """0 to 1; None where neither the server nor the streams tell."""
+    batch = load.mean_batch if load.mean_batch is not None else load.seen_batch
+    return None if batch is None or not load.in_flight else min(1.0, batch / load.in_flight)
+
+
+def judge_utilisation(load: Load | None, server: str) -> Finding:
+    """Good from 60 % on: prompts, and the way in and out, take the rest. Bad below 40 %."""
+    if load is None or load.num_answered < _FEWEST:
+        answered = 0 if load is None else load.num_answered
+        return Finding(WHAT, "note", f"only {answered} requests were answered under load; nothing is said of it")
+    used = utilisation(load)
+    if used is None:
+        return Finding(WHAT, "note", "does not apply: the server has no /metrics that count batches, and answers that "
+                       "come in one piece do not show them")  # fmt: skip
+    counted = load.mean_batch is not None
+    batch = load.mean_batch if load.mean_batch is not None else load.seen_batch
+    by = "computed together (its own counters)" if counted else "answered at the same time (as seen from here)"
+    text = f"{batch:.1f} of {load.in_flight:.1f} requests in flight were {by}: {used:.0%}"
+    figures: dict[str, object] = {
+        "clients": load.clients, "in_flight": load.in_flight, "mean_batch": load.mean_batch,
+        "seen_batch": load.seen_batch, "utilisation": used, "waiting_mean": load.waiting_mean,
+        "running_max": load.running_max, "kv_usage_max": load.kv_usage_max, "preemptions": load.preemptions,
+        "held": dict(load.held), "cuts": dict(load.cuts),
+    }  # fmt: skip
+    reason = reason_of(load)
+    if used >= _GOOD:
+        return Finding(WHAT, "ok", text, figures=figures)
+    why, change = explain(reason, load, server)
+    others = who_was_in_the_way(load.neighbours)
+    if others:
+        why += f"; but {others[0]} meanwhile"
+    return Finding(WHAT, "bad" if used < _POOR else "note", f"{text}; {why}", change, figures | {"reason": reason})
