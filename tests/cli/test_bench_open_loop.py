@@ -12,9 +12,10 @@ from aie.bench.arrivals import Arrivals, Rate, parse_rates
 from aie.bench.client import HUNG_UP, Endpoint, Outcome
 from aie.bench.find_max import Probe, Search, find_max, judge
 from aie.bench.load import LevelResult, Sampler, run_open
+from aie.bench.notes import notes
 from aie.bench.options import BenchOptions
 from aie.bench.repeats import GENERATED, Repeated
-from aie.bench.report import Latency, latency_table, load_table, notes, summarize
+from aie.bench.report import Latency, latency_table, load_table, summarize
 from aie.bench.slo import parse_slo
 from aie.bench.statistics import mean_interval, min_samples, percentile, tail, upper_bound
 from aie.bench.steady import steady_window
@@ -327,7 +328,6 @@ def test_tables_say_what_there_is_too_little_of():
         ({"max_in_flight": 3}, "--max-in-flight goes with --rate"),
         ({"find_max": True}, "needs --slo"),
         ({"find_max": True, "slo": "ttft<1s", "rate": "3"}, "chooses the rates itself"),
-        ({"endpoint": "embeddings", "model": "m", "rate": "3"}, "--rate is for models that generate"),
         ({"endpoint": "infer"}, "name one"),
         ({"repeat": 0}, "--repeat"),
         ({"duration": math.nan}, "--duration"),

@@ -26,11 +26,12 @@ def test_what_is_open_and_what_has_ended():
     alive, done = outcome(gaps=()), outcome()
     running.started(alive)
     running.started(done)
+    running.flowed(1 + 3)
     now[0] = 12.0
     first = running.look()
     assert (first.elapsed_s, first.in_flight, first.num_ended, first.ttft_ms) == (2.0, 2, 0, (None, None))
     assert first.tokens_per_s == 2.0  # four events in two seconds, one of them of the request that has only begun
-    alive.gaps_s.extend([0.1] * 5)
+    running.flowed(1 + 5)
     running.ended(done)
     running.ended(outcome(error="HTTP 503: full", status=503, first_token_s=None, gaps=()))
     running.ended(outcome(error=HUNG_UP))

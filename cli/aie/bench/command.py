@@ -88,6 +88,9 @@ def bench(
         bool, typer.Option("--engine", help="The engine alone, in this process: no server, no HTTP.")
     ] = False,
     repeat: Annotated[int, typer.Option(help="Measure all levels so often, and print means with intervals.")] = 1,
+    processes: Annotated[
+        int, typer.Option(help="Of the load generator: more where one would use a core up; load and schedule stay.")
+    ] = 1,
     seed: Annotated[int, typer.Option(help="Same seed, same requests.")] = 0,
     timeout_s: Annotated[float, typer.Option(help="Seconds after which a request counts as failed.")] = 300.0,
     api_key: Annotated[str | None, typer.Option(envvar="AIE_API_KEY", help="Bearer key for the server.")] = None,
@@ -139,7 +142,7 @@ def bench(
         input_tokens=input_tokens, output_tokens=output_tokens, shared_prefix=shared_prefix, cancel=cancel, slo=slo,
         find_max=find_max, repeat=repeat, seed=seed, timeout_s=timeout_s, api_key=api_key, serve_args=serve_args,
         rows_path=rows_path, engine=engine, trace=trace, time_scale=time_scale, length_scale=length_scale, turns=turns,
-        think_s=think_s, ui=ui,
+        think_s=think_s, ui=ui, processes=processes,
     )  # fmt: skip
     sources = Sources.of(options)
     outputs.check()
@@ -157,8 +160,8 @@ def bench(
         measured = run_test(target, options, sources)
         # Before a server of ours is stopped: who is impatient and presses Ctrl-C again has the files already.
         outputs.write(measured.document, measured.requests)
-    if measured.unshown is not None:
-        raise measured.unshown
+    if measured.broken is not None:
+        raise measured.broken
     if not measured.document["complete"]:
         raise typer.Exit(130)
     raise typer.Exit(1 if measured.failed else 0)

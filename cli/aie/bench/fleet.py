@@ -61,6 +61,7 @@ class Fleet:
         self._children: list[_Child] = []
         self._number = 0
         self._run: _Run | None = None
+        self.death: GeneratorDiedError | None = None  # which ended a run
 
     def __enter__(self) -> "Fleet":
         self.start()
@@ -84,24 +85,29 @@ class Fleet:
         for child in children:
             child.end()
 
-    def stop(self) -> None:
-        """No request of the run is begun any more; it returns when those under way have ended."""
+    def stop(self, *, hang_up: bool = False) -> None:
+        """No request of the run is begun any more; it returns when those under way have ended. hang_up: they end now,
+        as stopped."""
         if self._run is not None:
-            self._run.tell("stop")
+            self._run.tell("stop", hang_up)
 
     async def run(
         self, plan: Plan, *, on_start: News | None = None, on_done: News | None = None,
-        on_flow: Callable[[int], None] | None = None,
+        on_first: News | None = None, on_flow: Callable[[int], None] | None = None,
     ) -> Ran:  # fmt: skip
-        """Sends a plan and returns when all has ended. on_start and on_done get the same object, which is full only
-        then; on_flow: how many events with text the requests have that are still open. Cancelled, it hangs up on all
-        of them. Raises `GeneratorDiedError`; what had ended was told before."""
+        """Sends a plan and returns when all has ended. on_start, on_first and on_done get the same object: before it is
+        sent, with the time of its first text, and full. on_flow: told how many events with text the requests have that
+        are still open. Cancelled, it hangs up on all of them. Raises `GeneratorDiedError`; what had ended was told
+        before."""
         self.start()
         parts = shares(plan, self.processes)
         self._number += 1
-        run = self._run = _Run(self._number, self._children[: len(parts)], on_start, on_done, on_flow)
+        run = self._run = _Run(self._number, self._children[: len(parts)], on_start, on_first, on_done, on_flow)
         try:
             return await run.through(parts)
+        except GeneratorDiedError as error:
+            self.death = error
+            raise
         except BaseException:
             run.tell("abort")
             raise
@@ -118,6 +124,7 @@ class _Run:
     number: int
     children: Sequence["_Child"]
     on_start: News | None
+    on_first: News | None
     on_done: News | None
     on_flow: Callable[[int], None] | None
     has_lost: bool = False
@@ -151,11 +158,11 @@ class _Run:
         seconds = max(1e-9, end_s - start_s)
         return Ran(self.outcomes, start_s, seconds, tuple(self._ends[i][1] / seconds for i in sorted(self._ends)))
 
-    def tell(self, kind: str) -> None:
+    def tell(self, kind: str, *rest: Any) -> None:
         """All of them; who is dead is found out elsewhere."""
         for child in self.children:
             with suppress(OSError):
-                child.tell(kind, self.number)
+                child.tell(kind, self.number, *rest)
 
     def _read(self, index: int) -> None:
         child = self.children[index]
@@ -185,15 +192,24 @@ class _Run:
             self._proceed(len(self._ends))
 
     def _take(
-        self, index: int, ahead_s: float, started: list[tuple[int, tuple[Any, ...]]],
+        self, index: int, ahead_s: float, started: list[tuple[int, tuple[Any, ...]]], first: list[tuple[int, float]],
         done: list[tuple[int, tuple[Any, ...]]], events: int,
     ) -> None:  # fmt: skip
         for number, values in started:
             outcome = self._open[index, number] = _received(Outcome(), values, ahead_s)
             if self.on_start is not None:
                 self.on_start(outcome)
+        for number, first_token_s in first:
+            outcome = self._open[index, number]
+            outcome.first_token_s = first_token_s - ahead_s
+            if self.on_first is not None:
+                self.on_first(outcome)
         for number, values in done:
-            outcome = _received(self._open.pop((index, number)), values, ahead_s)
+            outcome = self._open.pop((index, number))
+            is_known = outcome.first_token_s is not None
+            _received(outcome, values, ahead_s)
+            if self.on_first is not None and outcome.first_token_s is not None and not is_known:
+                self.on_first(outcome)
             self.outcomes.append(outcome)
             if self.on_done is not None:
                 self.on_done(outcome)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from aie.bench.fleet import Fleet
 from aie.bench.options import BenchOptions
 from aie.bench.recorded import FORMAT, level_label
 from aie.bench.show import context, print_view, shown
@@ -21,15 +22,17 @@ class Measured:
     document: Mapping[str, Any]
     requests: Sequence[Mapping[str, object]]
     failed: bool  # a request that ought to have been answered was not
-    unshown: OSError | None = None  # why it could not be printed
+    broken: Exception | None = None  # what ended it, or why it could not be printed; the figures are valid
 
 
 def run_test(target: Target, options: BenchOptions, sources: Sources) -> Measured:
     """Runs, and prints tables on standard output."""
-    if options.generates:
-        found, requests, failed, unshown = _generated(target, options, sources)
-    else:
-        found, requests, failed, unshown = _at_once(target, options)
+    with Fleet(options.processes) as fleet:
+        target.fleet = fleet
+        if options.generates:
+            found, requests, failed, unshown = _generated(target, options, sources)
+        else:
+            found, requests, failed, unshown = _at_once(target, options)
     head = {
         "format": FORMAT,
         "url": target.endpoint.url,
@@ -39,7 +42,7 @@ def run_test(target: Target, options: BenchOptions, sources: Sources) -> Measure
         "test": options.test,
         "context": context(),
     }
-    return Measured(head | found, requests, failed, unshown)
+    return Measured(head | found, requests, failed, fleet.death or unshown)
 
 
 _Found = tuple[dict[str, object], Sequence[Mapping[str, object]], bool, OSError | None]

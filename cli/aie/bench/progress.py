@@ -10,8 +10,8 @@ from typing import Literal, get_args
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from aie.bench.client import Outcome
 from aie.bench.dashboard import draw
+from aie.bench.generator import Outcome
 from aie.bench.running import Running
 from aie.console import note
 from aie_engine import InvalidInputError
@@ -72,8 +72,12 @@ class Progress:
         """One has ended."""
         self.running.ended(outcome)
 
+    def flowed(self, events: int) -> None:
+        """So many events with text have come to those that are under way."""
+        self.running.flowed(events)
+
     async def show(self) -> None:
-        """Draws until cancelled, in the event loop that sends: a thread of its own would get in its way."""
+        """Draws until cancelled."""
         with suppress(OSError):  # who does not look any more misses it
             while True:
                 await asyncio.sleep(1 / _PER_S)

@@ -5,7 +5,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from aie.bench.client import Outcome
+from aie.bench.generator import Outcome
 from aie.bench.statistics import percentile
 
 __all__ = ["Running", "Snapshot"]
@@ -44,7 +44,7 @@ class Running:
         self._ttft_s: deque[float] = deque(maxlen=_RECENT)
         self._gaps_s: deque[float] = deque(maxlen=_RECENT)
         self._e2e_s: deque[float] = deque(maxlen=_RECENT)
-        self._events_ended = 0
+        self._events_ended = self._events_open = 0
         self._seen = (self.start_s, 0)
         self._history: deque[float] = deque(maxlen=_SPARK)
 
@@ -53,7 +53,7 @@ class Running:
         return self._clock() - self.start_s
 
     def started(self, outcome: Outcome) -> None:
-        """One more is under way; it is filled meanwhile."""
+        """One more is under way; it is filled when it has ended."""
         self._open[id(outcome)] = outcome
 
     def ended(self, outcome: Outcome) -> None:
@@ -68,9 +68,13 @@ class Running:
                 self._ttft_s.append(outcome.ttft_s + outcome.lag_s)
         self._gaps_s.extend(outcome.gaps_s)
 
+    def flowed(self, events: int) -> None:
+        """So many events with text have come to the requests that are under way."""
+        self._events_open = events
+
     def look(self) -> Snapshot:
         """Events with text stand for tokens: how many a request had, its server says only at its end."""
-        now_s, count = self._clock(), self._events_ended + sum(map(_events, self._open.values()))
+        now_s, count = self._clock(), self._events_ended + self._events_open
         before_s, before = self._seen
         if now_s > before_s:
             self._history.append((count - before) / (now_s - before_s))

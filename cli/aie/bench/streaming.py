@@ -1,19 +1,20 @@
 """The load test of a model that generates text, from its options to its report."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from aie.bench.arrivals import Rate
 from aie.bench.curve import curve_lines
 from aie.bench.find_max import Probe, Search, find_max, judge
+from aie.bench.fleet import GeneratorDiedError
 from aie.bench.knee import knee
 from aie.bench.load import LevelResult, as_row
+from aie.bench.notes import notes
 from aie.bench.options import BenchOptions
 from aie.bench.recorded import level_label
 from aie.bench.repeats import GENERATED, Repeated, repeated_table
-from aie.bench.report import Row, notes, summarize
+from aie.bench.report import Row, summarize
 from aie.bench.show import print_view, shown
 from aie.bench.slo import Slo
 from aie.bench.sources import Sources
@@ -186,9 +187,13 @@ def _search_json(search: Search) -> dict[str, object]:
 
 
 def until_interrupted(run: Callable[[], None]) -> bool:
-    """False on Ctrl-C."""
-    with suppress(KeyboardInterrupt):
+    """False on Ctrl-C, and where the load generator died, which the command line says at its end."""
+    try:
         run()
         return True
+    except GeneratorDiedError:
+        return False
+    except KeyboardInterrupt:
+        pass
     note("Interrupted; what was measured so far follows, with a part of the requests in its last row.")
     return False

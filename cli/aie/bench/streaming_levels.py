@@ -4,9 +4,12 @@ import asyncio
 from collections.abc import Sequence
 
 from aie.bench.dashboard import spark
-from aie.bench.load import LevelResult, Sampler, run_level, run_open
+from aie.bench.fleet import GeneratorDiedError
+from aie.bench.generator import Closed, Open, Plan
+from aie.bench.load import LevelResult, Sampler, calls_of, run_level, run_plan
+from aie.bench.notes import notes
 from aie.bench.progress import Progress, Seen, Ui
-from aie.bench.report import Row, latency_table, load_table, notes
+from aie.bench.report import Row, latency_table, load_table
 from aie.bench.server_report import server_table
 from aie.bench.show import context, print_view
 from aie.bench.slo import Slo
@@ -31,22 +34,23 @@ def warm_up(target: Target, traffic: Traffic) -> None:
     requests = traffic.requests(2, 0)
     asyncio.run(
         run_level(
-            target.endpoint, target.model, requests, 2, sampler=sampler, timeout_s=traffic.timeout_s, chat=traffic.chat
+            target.endpoint, target.model, requests, 2, sampler=sampler, timeout_s=traffic.timeout_s,
+            chat=traffic.chat, fleet=target.fleet,
         )
-    )
+    )  # fmt: skip
 
 
 def run_streaming_level(
     target: Target, level: Level, traffic: Traffic, results: list[LevelResult], ui: Ui = "plain"
 ) -> None:
-    """Appends to `results`: also when it is interrupted, as far as anything has been answered."""
+    """Appends to `results`: also when it is interrupted, or the load generator dies, as far as anything has ended."""
     before = len(results)
     sampler = Sampler(target.endpoint, target.model, target.rss_bytes)
     progress = Progress(level.label, level.num_requests, ui=ui)
     progress.server = Seen(target.rss_bytes, lambda: {} if sampler.server is None else sampler.server.gauges)
     try:
         results.append(asyncio.run(_run(target, level, traffic, sampler, progress)))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, GeneratorDiedError):
         if progress.outcomes:  # requests still in flight are in no count
             partial = LevelResult(level.clients, progress.outcomes, progress.elapsed_s, start_s=progress.start_s)
             sampler.add_to(partial)
@@ -61,16 +65,13 @@ def run_streaming_level(
 
 async def _run(target: Target, level: Level, traffic: Traffic, sampler: Sampler, progress: Progress) -> LevelResult:
     showing = asyncio.create_task(progress.show())
+    calls = calls_of(level.requests, target.model, chat=traffic.chat, think_s=traffic.think_s)
+    is_open = level.rate is not None
+    loop = Open(level.due, level.max_in_flight) if is_open else Closed(level.clients, level.duration_s)
     try:
-        if level.rate is not None:
-            return await run_open(
-                target.endpoint, target.model, level.requests, level.due, sampler=sampler, timeout_s=traffic.timeout_s,
-                max_in_flight=level.max_in_flight, on_done=progress.step, on_start=progress.started, chat=traffic.chat,
-            )  # fmt: skip
-        return await run_level(
-            target.endpoint, target.model, level.requests, level.clients, sampler=sampler, timeout_s=traffic.timeout_s,
-            duration_s=level.duration_s, on_done=progress.step, on_start=progress.started, chat=traffic.chat,
-            think_s=traffic.think_s,
+        return await run_plan(
+            Plan(target.endpoint, calls, loop, traffic.timeout_s), sampler=sampler, fleet=target.fleet,
+            on_start=progress.started, on_done=progress.step, on_flow=progress.flowed,
         )  # fmt: skip
     finally:
         showing.cancel()

@@ -15,11 +15,12 @@ processes and hears from them.
 """
 
 from aie.bench.generator.endpoint import Endpoint
-from aie.bench.generator.outcome import HUNG_UP, TOO_LATE, Outcome, OutcomeKind
+from aie.bench.generator.outcome import HUNG_UP, STOPPED, TOO_LATE, Outcome, OutcomeKind
 from aie.bench.generator.plan import Call, Closed, Conversation, Open, Plan, Turn
 
 __all__ = [
     "HUNG_UP",
+    "STOPPED",
     "TOO_LATE",
     "Call",
     "Closed",

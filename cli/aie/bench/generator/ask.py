@@ -2,12 +2,13 @@
 
 import asyncio
 import time
+from contextlib import suppress
 
 from aie.bench.generator.connections import Connection, Connections
 from aie.bench.generator.endpoint import Endpoint
 from aie.bench.generator.exchange import Exchange
 from aie.bench.generator.faults import describe_error
-from aie.bench.generator.outcome import HUNG_UP, TOO_LATE, Outcome
+from aie.bench.generator.outcome import HUNG_UP, STOPPED, TOO_LATE, Outcome
 from aie.bench.generator.plan import JSON, Call
 
 __all__ = ["Asker", "request_bytes"]
@@ -19,10 +20,20 @@ class Asker:
     def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
         self._endpoint, self._timeout_s = endpoint, timeout_s
         self._connections = Connections(endpoint)
+        self._limits: set[asyncio.Timeout] = set()  # of what is open
+        self._has_hung_up = False
 
     def close(self) -> None:
         """Connections that were kept."""
         self._connections.close()
+
+    def hang_up(self) -> None:
+        """On all that is open: it ends as `STOPPED`."""
+        self._has_hung_up = True
+        now_s = asyncio.get_running_loop().time()
+        for limit in self._limits:
+            with suppress(RuntimeError):  # it has just run out
+                limit.reschedule(now_s)
 
     async def ask(self, call: Call, outcome: Outcome) -> None:
         """Fills `outcome`. Never raises for what a server does: it goes into `outcome.error`."""
@@ -30,12 +41,15 @@ class Asker:
         limit = asyncio.timeout(self._timeout_s)
         try:
             async with limit:
+                self._limits.add(limit)
                 await self._exchange(call, outcome)
         except TimeoutError as error:
-            late = f"{TOO_LATE} {self._timeout_s:g} s"
+            late = STOPPED if self._has_hung_up else f"{TOO_LATE} {self._timeout_s:g} s"
             self._failed(outcome, late if limit.expired() else describe_error(error))
         except (OSError, ValueError) as error:
             self._failed(outcome, describe_error(error, is_begun=outcome.status != 0))
+        finally:
+            self._limits.discard(limit)
 
     async def _exchange(self, call: Call, outcome: Outcome) -> None:
         request = request_bytes(self._endpoint, call, outcome.session)
@@ -76,8 +90,9 @@ class Asker:
 def request_bytes(endpoint: Endpoint, call: Call, session: str | None = None) -> bytes:
     """Head and body."""
     lines = [f"{call.method} {endpoint.base_path}{call.path} HTTP/1.1", f"Host: {endpoint.authority}",
-             "User-Agent: aie-bench", "Accept: text/event-stream, */*" if call.answer == "stream" else "Accept: */*",
-             f"Connection: {'keep-alive' if call.keep_alive else 'close'}"]  # fmt: skip
+             "User-Agent: aie-bench", f"Connection: {'keep-alive' if call.keep_alive else 'close'}"]  # fmt: skip
+    if not any(line.lower().startswith("accept:") for line in call.headers):
+        lines.append("Accept: text/event-stream, */*" if call.answer == "stream" else "Accept: */*")
     if endpoint.api_key:
         lines.append(f"Authorization: Bearer {endpoint.api_key}")
     if session is not None:

@@ -20,7 +20,7 @@ _MAX_KEPT_BYTES = 1 << 20  # of a body of which the beginning says enough
 class Exchange:
     """`take` what was read and when; `done` once the outcome is full, whatever it is."""
 
-    __slots__ = ("_body", "_events", "_finder", "_is_ended", "_is_stream", "_num_bytes", "_num_events", "call", "done",
+    __slots__ = ("_body", "_events", "_finder", "_is_ended", "_is_stream", "_num_events", "call", "done",
                  "is_begun", "outcome", "reader")  # fmt: skip
 
     def __init__(self, call: Call, outcome: Outcome) -> None:
@@ -31,7 +31,7 @@ class Exchange:
         self._is_stream = call.answer == "stream"
         self._events, self._finder = EventReader(), TextFinder()
         self._body = bytearray()  # of an answer in one piece, or of an error
-        self._num_bytes = self._num_events = 0
+        self._num_events = 0
         self._is_ended = False  # the stream said so
 
     def take(self, data: bytes, now_s: float) -> None:
@@ -45,6 +45,7 @@ class Exchange:
             if piece:
                 if outcome.first_byte_s is None:
                     outcome.first_byte_s = now_s
+                outcome.num_bytes += len(piece)
                 if self._is_stream and outcome.status == 200:
                     self._take_events(piece, now_s)
                 else:
@@ -102,15 +103,14 @@ class Exchange:
         return status == 200 if self._is_stream else 200 <= status < 300
 
     def _keep(self, piece: bytes) -> None:
-        self._num_bytes += len(piece)
-        if self._num_bytes > _MAX_BODY_BYTES:
+        if self.outcome.num_bytes > _MAX_BODY_BYTES:
             raise ValueError("an answer of more than 64 MiB")
         if self.call.reads_usage or len(self._body) < _MAX_KEPT_BYTES:
             self._body += piece
 
     def _read_whole(self) -> None:
         outcome = self.outcome
-        if not self._num_bytes and not self.call.may_be_empty:
+        if not outcome.num_bytes and not self.call.may_be_empty:
             outcome.error = "the answer is empty"
         elif self.call.reads_usage:
             try:

@@ -27,9 +27,11 @@ class Sending:
         self._gate: asyncio.Semaphore | None = None
         self._stopped = asyncio.Event()
 
-    def stop(self) -> None:
-        """No request is begun any more."""
+    def stop(self, *, hang_up: bool = False) -> None:
+        """No request is begun any more. hang_up: those under way end now, as stopped."""
         self._stopped.set()
+        if hang_up:
+            self._asker.hang_up()
 
     async def run(self, start_s: float) -> None:
         """From `start_s` on; returns when all have ended. Cancelled, it hangs up on everything."""
@@ -105,9 +107,11 @@ class Sending:
         if self._gate is None:
             return await self._ask(call, outcome)
         async with self._gate:
-            return None if self._stopped.is_set() else await self._ask(call, outcome)
+            return await self._ask(call, outcome)
 
     async def _ask(self, call: Call, outcome: Outcome) -> str | None:
+        if self._stopped.is_set():
+            return None
         self._on_start(outcome)
         await self._asker.ask(call, outcome)
         answer = None if outcome.error is not None else "".join(outcome.pieces or ())

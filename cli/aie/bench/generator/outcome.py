@@ -4,11 +4,12 @@ from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any, Literal
 
-__all__ = ["HUNG_UP", "TOO_LATE", "Outcome", "OutcomeKind", "fill", "values_of"]
+__all__ = ["HUNG_UP", "STOPPED", "TOO_LATE", "Outcome", "OutcomeKind", "fill", "values_of"]
 
-OutcomeKind = Literal["answered", "rejected", "timed out", "cut", "cancelled", "failed"]
+OutcomeKind = Literal["answered", "rejected", "timed out", "cut", "cancelled", "stopped", "failed"]
 
 HUNG_UP = "hung up, as asked"
+STOPPED = "still open when the level was stopped early"
 TOO_LATE = "no complete answer within"
 
 
@@ -32,6 +33,7 @@ class Outcome:
     pieces: list[str] | None = None  # the text, where it is wanted
     is_counted: bool = True  # whether the server said how many tokens the answer has
     part: str = ""  # of a mix
+    num_bytes: int = 0  # of the answer's body
 
     @property
     def kind(self) -> OutcomeKind:
@@ -40,6 +42,8 @@ class Outcome:
             return "answered"
         if self.error == HUNG_UP:
             return "cancelled"
+        if self.error == STOPPED:
+            return "stopped"
         if self.status in (429, 503):
             return "rejected"
         if self.error.startswith(TOO_LATE):

@@ -1,7 +1,8 @@
 """A process of the load generator: takes a plan, says that it is ready, sends on the word, and reports in batches.
 
-    to it       plan (run, Plan) · go (run, start_s) · stop (run) · abort (run)
-    from it     hello (clock) · ready (run) · news (run, started, done, events) · end (run, end_s, cpu_s) · fault (text)
+    to it       plan (run, Plan) · go (run, start_s) · stop (run, hang_up) · abort (run)
+    from it     hello (clock) · ready (run) · news (run, started, first text, done, events) · end (run, end_s, cpu_s)
+                · fault (text)
 
 It ends when the other end of its socket is closed, by whatever it may be.
 """
@@ -69,6 +70,7 @@ class _Run:
         self._go: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._open: dict[int, tuple[int, Outcome]] = {}  # by the identity of the outcome
         self._num_started = 0
+        self._without_text: dict[int, Outcome] = {}  # of the open ones, by their numbers
         self._started: list[tuple[int, tuple[Any, ...]]] = []
         self._done: list[tuple[int, tuple[Any, ...]]] = []
         self.task = asyncio.create_task(self._run())
@@ -77,7 +79,7 @@ class _Run:
         if kind == "go" and not self._go.done():
             self._go.set_result(rest[0])
         elif kind == "stop":
-            self._sending.stop()
+            self._sending.stop(hang_up=rest[0])
         elif kind == "abort":
             self.task.cancel()
 
@@ -98,10 +100,12 @@ class _Run:
     def _on_start(self, outcome: Outcome) -> None:
         self._open[id(outcome)] = (self._num_started, outcome)
         self._started.append((self._num_started, values_of(outcome)))
+        self._without_text[self._num_started] = outcome
         self._num_started += 1
 
     def _on_done(self, outcome: Outcome) -> None:
         number, _ = self._open.pop(id(outcome))
+        self._without_text.pop(number, None)
         self._done.append((number, values_of(outcome)))
 
     async def _keep_telling(self) -> None:
@@ -113,7 +117,10 @@ class _Run:
         events = sum(1 + len(one.gaps_s) for _, one in self._open.values() if one.first_token_s is not None)
         started, self._started = self._started, []
         done, self._done = self._done, []
-        self._worker.tell("news", self._number, started, done, events)
+        first = [(number, one.first_token_s) for number, one in self._without_text.items() if one.first_token_s]
+        for number, _ in first:
+            del self._without_text[number]
+        self._worker.tell("news", self._number, started, first, done, events)
 
 
 def main(descriptor: int) -> None:
