@@ -54,6 +54,7 @@ def test_an_engine_that_raises_what_it_should_not_counts(guarded, engine, reques
         TokenEvent("r", finish_reason="deadline"),
         TokenEvent("r", finish_reason="error", error=ErrorInfo("bad", "bad input", 400)),
         TokenEvent("r", finish_reason="error", error=ErrorInfo("engine_died", "the worker was killed", 503)),
+        TokenEvent("r", finish_reason="error", error=ErrorInfo("constraints_busy", "others compile for long", 503)),
     ],
 )
 def test_what_the_caller_did_does_not_count(guarded, engine, request_of, event):

@@ -18,7 +18,8 @@ Layout, each line built on those above it:
     loop                                 the step again and again, in one thread, fed through a queue
     sizing, build                        a configuration into a core that is ready
     streams, registry, local             the engine in a thread of this process
-    frames, recorder, worker, client     the engine in a process of its own, behind a pipe
+    frames, sending, recorder, worker, client
+                                         the engine in a process of its own, behind a pipe
     device_streams/                      streams and events backed by threads; a missing event is found
     processing/                          what stands before and after them: declared steps, tensors on the wire
     predictors/                          models that answer at once: dynamic batches, in a thread or in N processes
@@ -34,7 +35,13 @@ ARCHITECTURE.md.
 from aie_engine.build import EngineParts, Report, build_engine
 from aie_engine.client import WorkerEngine
 from aie_engine.config import EngineConfig
-from aie_engine.constraints import ConstraintError, ConstraintSpec, ConstraintsUnavailableError, check_constraint
+from aie_engine.constraints import (
+    ConstraintError,
+    ConstraintsBusyError,
+    ConstraintSpec,
+    ConstraintsUnavailableError,
+    check_constraint,
+)
 from aie_engine.demo_model import demo_model
 from aie_engine.errors import (
     DeadlinePassedError,
@@ -43,6 +50,7 @@ from aie_engine.errors import (
     PredictionFailedError,
     RequestCancelledError,
     UnsupportedOpError,
+    WorkerUnavailableError,
 )
 from aie_engine.garbage import collect_closed_engines
 from aie_engine.golden import Golden, check_engine, read_golden
@@ -83,6 +91,7 @@ __all__ = [
     "BatchFacts",
     "ConstraintError",
     "ConstraintSpec",
+    "ConstraintsBusyError",
     "ConstraintsUnavailableError",
     "DeadlinePassedError",
     "EngineClient",
@@ -128,6 +137,7 @@ __all__ = [
     "WorkerEngine",
     "WorkerPredictor",
     "WorkerStats",
+    "WorkerUnavailableError",
     "available_cores",
     "available_memory_bytes",
     "build_engine",

@@ -22,12 +22,13 @@ import msgspec
 from aie_engine import frames
 from aie_engine.build import Report
 from aie_engine.config import EngineConfig
-from aie_engine.errors import EngineDeadError, rebuild
+from aie_engine.errors import EngineDeadError, WorkerUnavailableError, rebuild
 from aie_engine.processes import EXIT_TIMEOUT_S, ending
 from aie_engine.protocol import EngineInfo
 from aie_engine.recorder import FlightRecorder
 from aie_engine.registry import StreamRegistry
 from aie_engine.requests import ErrorInfo, GenerateRequest
+from aie_engine.sending import FrameSender
 from aie_engine.stats import EngineStats
 from aie_engine.streams import TokenStream
 from aie_engine.timeline_report import Explanation
@@ -75,7 +76,6 @@ class WorkerEngine:
         finally:
             theirs.close()  # else this process would hold the worker's end open, and its death would go unnoticed
         self._pid = self._process.pid or 0
-        self._send_lock = threading.Lock()
         self._close_lock = threading.Lock()
         self._is_closed = False
         self._death_reason: str | None = None  # told by the worker
@@ -93,6 +93,7 @@ class WorkerEngine:
         self._streams = StreamRegistry(info, self.cancel)
         self._info = info
         self._reader = threading.Thread(target=self._read, name=f"aie-engine-{index}-reader", daemon=True)
+        self._sender = FrameSender(self._pipe.send_bytes, name=f"aie-engine-{index}-sender")
         self._reader.start()
         # The worker ignores SIGTERM, with which multiprocessing would end it at exit, and then wait for it forever.
         atexit.register(self.close)
@@ -165,7 +166,7 @@ class WorkerEngine:
                 return
             self._is_closed = True
             atexit.unregister(self.close)
-            # By another thread, since with a worker that reads no more, even asking can take for ever.
+            # By another thread, since a worker that reads no more does not close its pipe either.
             killer = threading.Timer(timeout_s, self._kill)
             killer.start()
             with suppress(OSError):
@@ -173,6 +174,7 @@ class WorkerEngine:
             self._reader.join()
             killer.cancel()
             killer.join()
+            self._sender.close()
             self._release()
 
     def _kill(self) -> None:
@@ -190,9 +192,8 @@ class WorkerEngine:
         self._remove_recorder()
 
     def _send(self, frame: frames.ToWorker) -> None:
-        data = frames.encode(frame)
-        with self._send_lock:
-            self._pipe.send_bytes(data)
+        is_end = isinstance(frame, frames.Cancel | frames.Stop)
+        self._sender.send(frames.encode(frame), is_end=is_end)
 
     def _ask(self, question: frames.Ask, timeout_s: float = _ANSWER_TIMEOUT_S) -> frames.Answer | None:
         """The worker's answer, or None if it is dead or takes too long."""
@@ -202,7 +203,7 @@ class WorkerEngine:
         try:
             self._send(question)
             return answers.get(timeout=timeout_s)
-        except (OSError, queue.Empty):
+        except (OSError, WorkerUnavailableError, queue.Empty):
             return None
         finally:
             del self._answers[question.number]

@@ -2,6 +2,7 @@
 
     AieError
     ├── EngineDeadError         503  exit 1   the worker is gone or gave up; another attempt later may work
+    │   └── WorkerUnavailableError        it is there, and does not read what it is sent
     ├── PredictionFailedError   500  exit 1   the model could not compute this one input
     ├── RequestCancelledError   499  exit 1   who asked for a prediction no longer wants it
     ├── DeadlinePassedError     504  exit 1   a prediction was not there in time
@@ -32,6 +33,7 @@ __all__ = [
     "PredictionFailedError",
     "RequestCancelledError",
     "UnsupportedOpError",
+    "WorkerUnavailableError",
     "error_info",
     "fault_info",
     "rebuild",
@@ -47,6 +49,12 @@ class EngineDeadError(AieError):
     def __init__(self, message: str, *, retry_after_s: float | None = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class WorkerUnavailableError(EngineDeadError):
+    """The worker's process stands still: it was stopped, or something in it keeps Python's lock."""
+
+    code = "worker_unavailable"
 
 
 class PredictionFailedError(AieError):

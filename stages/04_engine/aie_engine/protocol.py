@@ -40,8 +40,9 @@ class EngineClient(Protocol):
     def is_alive(self) -> bool: ...
 
     def submit(self, request: GenerateRequest) -> TokenStream:
-        """Queue a request. Raises `QueueFullError` (503), `RequestTooLongError` and `InvalidInputError` (400) and
-        `EngineDeadError` (503) before anything is queued; whatever goes wrong later is the stream's last event."""
+        """Queue a request, without waiting for anybody. Raises `QueueFullError` (503), `RequestTooLongError` and
+        `InvalidInputError` (400), and `EngineDeadError` (503) before anything is queued; whatever goes wrong later is
+        the stream's last event."""
         ...
 
     def cancel(self, request_id: str) -> None:

@@ -10,6 +10,7 @@ from types import TracebackType
 
 from aie_engine import (
     AieError,
+    ConstraintsBusyError,
     EngineClient,
     EngineDeadError,
     GenerateRequest,
@@ -23,6 +24,7 @@ from aie_reliability.wrapped import WrappedEngine
 __all__ = ["GuardedEngine"]
 
 _NOT_FAULTS = (QueueFullError, EngineDeadError)
+_NOT_FAULT_CODES = {EngineDeadError.code, ConstraintsBusyError.code}
 
 
 class GuardedEngine(WrappedEngine):
@@ -64,7 +66,7 @@ class _GuardedStream(TokenStream):
     def get(self, timeout_s: float | None = None) -> TokenEvent:
         event = self._inner.get(timeout_s)
         self.finished = self._inner.finished
-        if event.error is not None and event.error.status >= 500 and event.error.code != EngineDeadError.code:
+        if event.error is not None and event.error.status >= 500 and event.error.code not in _NOT_FAULT_CODES:
             self._permit.failure()
         elif event.token_ids:
             self._permit.success()
