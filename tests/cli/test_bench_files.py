@@ -15,9 +15,10 @@ from aie.bench.client import Outcome
 from aie.bench.curve import curve, curve_lines
 from aie.bench.knee import knee
 from aie.bench.load import LevelResult
+from aie.bench.notes import notes
 from aie.bench.outputs import Outputs
 from aie.bench.pages import html, markdown
-from aie.bench.report import load_table, notes, summarize
+from aie.bench.report import load_table, summarize
 from aie.bench.svg import line_chart
 from aie.bench.timeline import timeline
 from aie_engine import EnvironmentLacksError, InvalidInputError

@@ -13,9 +13,10 @@ from aie.bench.client import HUNG_UP, Endpoint, Outcome, describe_error, get_tex
 from aie.bench.events import split_events
 from aie.bench.find_max import Probe, Search, find_max
 from aie.bench.load import LevelResult, Sampler
+from aie.bench.notes import notes
 from aie.bench.options import BenchOptions
 from aie.bench.questions import Question, ask_inputs
-from aie.bench.report import notes, summarize
+from aie.bench.report import summarize
 from aie.bench.show import shown
 from aie.bench.slo import parse_slo
 from aie.bench.steady import steady_window

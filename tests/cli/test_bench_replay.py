@@ -10,8 +10,9 @@ from aie.app import app
 from aie.bench.client import Endpoint, Outcome
 from aie.bench.lengths_file import read_lengths
 from aie.bench.load import LevelResult, Sampler, as_row, run_level
+from aie.bench.notes import notes
 from aie.bench.options import BenchOptions
-from aie.bench.report import notes, summarize
+from aie.bench.report import summarize
 from aie.bench.streaming_plan import Traffic, closed_levels
 from aie.bench.trace import Cut, read_trace
 from aie.bench.trace_plan import trace_level

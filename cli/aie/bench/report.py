@@ -1,23 +1,24 @@
 """From outcomes to the tables. What was not answered stays in the count of requests; latencies are of the answered."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 
 from rich import box
 from rich.table import Table
 
 from aie.bench.client import Outcome
+from aie.bench.energy import Energy, Spent
 from aie.bench.keeping_up import falls_behind
-from aie.bench.knee import knee, knee_line
+from aie.bench.knee import knee
 from aie.bench.load import LevelResult
 from aie.bench.server_side import ServerWindow
 from aie.bench.slo import Slo
-from aie.bench.statistics import Interval, median_interval, min_samples, percentile, tail, upper_bound
+from aie.bench.statistics import Interval, median_interval, percentile, tail, upper_bound
 from aie.bench.steady import steady_window
 from aie.bench.timeline import Timeline, timeline
 
-__all__ = ["Latency", "Row", "latency_table", "load_table", "notes", "summarize"]
+__all__ = ["Latency", "Row", "latency_table", "load_table", "summarize"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,16 @@ class Row:
     max_in_flight: int | None = None
     uncounted: int = 0  # answers whose tokens the server did not count: each event is taken for one
     turn_ttft_p50: tuple[float, ...] = ()  # of conversations, turn by turn; shorter where a turn was never answered
+    energy: Spent | None = None
+    bytes_per_s: float | None = None  # of the bodies of answers
+    parts: Mapping[str, "Row"] = field(default_factory=dict)  # of a mix
+
+    @property
+    def name(self) -> str:
+        """In front of a line."""
+        if self.offered_per_s is not None:
+            return self.label
+        return f"{self.label} client{'' if self.concurrency == 1 else 's'}"
 
     def as_json(self) -> dict[str, object]:
         """For `--json`."""
@@ -161,7 +172,39 @@ def summarize(result: LevelResult, slo: Slo | None = None) -> Row:
         max_in_flight=result.max_in_flight,
         uncounted=sum(not one.is_counted for one in answered),
         turn_ttft_p50=_by_turn(answered),
+        energy=_spent(result, len(answered), output_tokens or sum(one.num_prompt_tokens for one in answered)),
+        bytes_per_s=sum(one.num_bytes for one in result.outcomes) / result.wall_s,
+        parts=_parts(result, slo),
     )
+
+
+def _spent(result: LevelResult, requests: int, tokens: int) -> Spent | None:
+    """What this machine tells, and of GPUs what the server tells where the machine does not."""
+    energy = result.energy
+    of_server = None if result.server is None else result.server.gpu_energy_j
+    if of_server is not None and (energy is None or "GPU" not in energy.joules):
+        known = {} if energy is None else energy.joules
+        seconds = result.wall_s if energy is None else energy.seconds
+        energy = Energy({**known, "GPU (as the server tells)": of_server}, seconds)
+    return None if energy is None else Spent.of(energy, requests, tokens)
+
+
+def _parts(result: LevelResult, slo: Slo | None) -> dict[str, Row]:
+    """Of a mix: a row for each part, in the order of their labels. What is of the machine or the load generator stays
+    in the row of all."""
+    labels = sorted({one.part for one in result.outcomes} - {""})
+    found = {}
+    for label in labels if len(labels) > 1 else ():
+        outcomes = [one for one in result.outcomes if one.part == label]
+        share = len(outcomes) / len(result.outcomes)
+        own = replace(
+            result, outcomes=outcomes, server=result.servers.get(label), servers={}, energy=None, peak_rss_bytes=None,
+            client_cpu=None, mean_batch=None,
+            offered_per_s=None if result.offered_per_s is None else result.offered_per_s * share,
+        )  # fmt: skip
+        own.mean_batch = None if own.server is None else own.server.mean_batch
+        found[label] = summarize(own, slo)
+    return found
 
 
 def _by_turn(answered: Sequence[Outcome]) -> tuple[float, ...]:
@@ -214,52 +257,6 @@ def latency_table(rows: Sequence[Row]) -> Table:
         cells += [_cell(value) for value in (e2e.p50, e2e.p90, e2e.p99)]
         view.add_row(row.label, *cells)
     return view
-
-
-def notes(rows: Sequence[Row]) -> list[str]:
-    """The lines below the tables: what the figures do not say by themselves."""
-    lines = []
-    fewest = min((row.answered for row in rows), default=0)
-    if fewest < min_samples(0.99):
-        lines.append(
-            f"– under P90 or P99: too few samples to speak of them (P90 needs {min_samples(0.9)}, P99 "
-            f"{min_samples(0.99)}; a level here has {fewest}). More with --requests or --duration."
-        )
-    if (rule := knee_line(rows)) is not None:
-        lines.append(rule)
-    for row in rows:
-        name = f"{row.label} clients" if row.offered_per_s is None else row.label
-        if row.is_client_bound:
-            late = row.lag.p99 or row.lag.max or 0.0
-            lines.append(
-                f"{name}: client-bound. The load generator used {row.client_cpu or 0:.0%} of a core and sent up to "
-                f"{late:.0f} ms late, so these figures are partly its own."
-            )
-        if not row.requests:
-            lines.append(f"{name}: no request was due in that time.")
-        if row.max_in_flight is not None and (late := row.lag.p99 or row.lag.max or 0.0) >= 1.0:
-            lines.append(
-                f"{name}: requests were sent up to {late:.0f} ms late, since no more than {row.max_in_flight} may be "
-                "under way."
-            )
-        if row.uncounted:
-            lines.append(
-                f"{name}: of {row.uncounted} of {row.answered} answers the server did not say how many tokens they "
-                "have; each event with text is taken for one."
-            )
-        if row.saturated is not None:
-            lines.append(f"{name}: the server {row.saturated}; a longer run would have had longer latencies.")
-        if row.turn_ttft_p50:
-            turns = " · ".join(f"{turn} {ms:.0f}" for turn, ms in enumerate(row.turn_ttft_p50, 1))
-            lines.append(f"{name}: TTFT P50 in ms by turn of the conversation: {turns}")
-        if row.tokens_per_event is not None and row.tokens_per_event > 1.05:
-            lines.append(
-                f"{name}: an event carried {row.tokens_per_event:.2f} tokens on average, so ITL is the time between "
-                "events."
-            )
-        for message, count in sorted(row.errors.items(), key=lambda item: -item[1])[:5]:
-            lines.append(f"{name}: {count} × {message}")
-    return lines
 
 
 def _empty(title: str) -> Table:
