@@ -7,6 +7,7 @@ A limit with a percentile is a verdict on the run; `aie bench --find-max` looks 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from aie.bench.client import Outcome
 from aie.bench.statistics import percentile
@@ -30,6 +31,26 @@ class Limit:
     def __str__(self) -> str:
         of = "" if self.share is None else f"_p{self.share * 100:g}"
         return f"{self.metric}{of}<{self.limit_s * 1e3:g}ms"
+
+    def is_broken_by(self, outcome: Outcome) -> bool:
+        """Whether one request that has ended is beyond the bound, percentile or not. One that was not answered is; one
+        that hung up, as it was asked to, says nothing."""
+        if outcome.error is not None:
+            return outcome.kind != "cancelled"
+        value = _of(outcome, self.metric)
+        return value is None or value >= self.limit_s
+
+    def is_broken_already_by(self, outcome: Outcome, now_s: float) -> bool:
+        """The same of one that is still open: what it has waited so far can only become more."""
+        waited_s = now_s - (outcome.sent_s if outcome.due_s is None else outcome.due_s)
+        if self.metric == "ttft":
+            known = outcome.ttft_from_schedule_s
+            return (waited_s if known is None else known) >= self.limit_s
+        return self.metric == "e2e" and waited_s >= self.limit_s
+
+    def may_be_late(self, count: int) -> int:
+        """Of so many requests, how many may be beyond the bound while it is kept (nearest rank)."""
+        return 0 if self.share is None else count - ceil(self.share * count)
 
 
 @dataclass(frozen=True, slots=True)
