@@ -89,8 +89,8 @@ class EarlyStop:
     def _hopeless(self, now_s: float) -> str | None:
         if self.slo is None:
             return None
-        for limit, late in zip(self.slo.limits, self._late, strict=True):
-            late += sum(limit.is_broken_already_by(one, now_s) for one in self._open.values())
+        for limit, ended in zip(self.slo.limits, self._late, strict=True):
+            late = ended + sum(limit.is_broken_already_by(one, now_s) for one in self._open.values())
             may = limit.may_be_late(self.planned)
             if late > may:
                 return f"{limit} is broken: {late} of {self.planned} requests were too late, and {may} may be"
