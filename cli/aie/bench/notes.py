@@ -34,7 +34,22 @@ def notes(rows: Sequence[Row]) -> list[str]:
         for label, one in (row.parts or {"": row}).items():
             errors = sorted(one.errors.items(), key=lambda item: -item[1])[:_MOST_ERRORS]
             lines += [f"{row.name}: {f'{label}, ' if label else ''}{count} × {message}" for message, count in errors]
-    return lines
+    return [*lines, *_of_generator(rows)]
+
+
+def _of_generator(rows: Sequence[Row]) -> Iterator[str]:
+    """What measuring itself took, at the level where it took most. Nothing is subtracted for it."""
+    busiest = max(rows, key=lambda row: sum(row.generator_cpu), default=None)
+    if busiest is None or not busiest.generator_cpu:
+        return
+    shares = " and ".join(f"{share:.1%}" for share in busiest.generator_cpu)
+    many = f" in each of its {len(busiest.generator_cpu)} processes" if len(busiest.generator_cpu) > 1 else ""
+    latest = max(rows, key=lambda row: row.lag.p99 or row.lag.max or 0.0)
+    late = ""
+    if latest.lag.p50 is not None and latest.lag.max is not None:
+        name, most = ("P99", latest.lag.p99) if latest.lag.p99 is not None else ("at most", latest.lag.max)
+        late = f", and requests went out late by {latest.lag.p50:.2f} ms (P50), {most:.2f} ms ({name})"
+    yield f"The load generator took {shares} of a core{many}{late}; nothing is subtracted for it."
 
 
 def _of_sending(row: Row) -> Iterator[str]:

@@ -82,7 +82,7 @@ class Row:
     due_ttft: Latency
     due_e2e: Latency
     lag: Latency  # how late requests were sent
-    client_cpu: float | None  # of one core, used by the load generator
+    client_cpu: float | None  # of one core, used by the busiest process of the load generator
     peak_rss_bytes: int | None
     mean_batch: float | None
     errors: dict[str, int]
@@ -95,6 +95,7 @@ class Row:
     energy: Spent | None = None
     bytes_per_s: float | None = None  # of the bodies of answers
     parts: Mapping[str, "Row"] = field(default_factory=dict)  # of a mix
+    generator_cpu: tuple[float, ...] = ()  # of one core, used by each process of the load generator
 
     @property
     def name(self) -> str:
@@ -175,6 +176,7 @@ def summarize(result: LevelResult, slo: Slo | None = None) -> Row:
         energy=_spent(result, len(answered), output_tokens or sum(one.num_prompt_tokens for one in answered)),
         bytes_per_s=sum(one.num_bytes for one in result.outcomes) / result.wall_s,
         parts=_parts(result, slo),
+        generator_cpu=tuple(round(share, 4) for share in result.generator_cpu),
     )
 
 

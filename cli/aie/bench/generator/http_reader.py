@@ -101,6 +101,8 @@ class ResponseReader:
 
     def _chunks(self, data: bytes) -> bytes:
         """`_left` counts the chunk and the line end behind it."""
+        if not self._left and (piece := _one_chunk(data)):
+            return piece
         pieces = []
         at, size = 0, len(data)
         while at < size and not self.ended:
@@ -136,3 +138,13 @@ class ResponseReader:
         if tail != b"\r\n"[skip : skip + len(tail)]:
             raise ValueError("a chunk of another length than it says")
         return piece[:inside]
+
+
+def _one_chunk(data: bytes) -> bytes:
+    """Where `data` is one chunk exactly, as nearly always in a stream of events: what is in it; else nothing."""
+    end = data.find(b"\r\n", 0, 16)
+    digits = data[:end] if end > 0 else b""
+    if not digits or digits.strip(_HEX):
+        return b""
+    is_all = int(digits, 16) == len(data) - end - 4 and data.endswith(b"\r\n")
+    return data[end + 2 : -2] if is_all else b""
