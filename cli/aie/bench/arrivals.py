@@ -3,37 +3,84 @@
 Users do not wait for each other, so a load test that sends its next request when the last has been answered slows down
 with the server and hides what users would have felt. Gaps are constant, exponential (Poisson arrivals) or gamma
 distributed: with burstiness b their coefficient of variation is 1/√b, so below 1 arrivals come in bursts and above 1
-they are more even than chance. A rate that changes over the run is had by stretching time: arrivals of unit rate at u₁,
-u₂, … come at Λ⁻¹(u₁), Λ⁻¹(u₂), … where Λ(t) is how many are expected until t. Gaps are never rescaled to hit a total,
-which would make them something else than what they are called.
+they are more even than chance. A rate that changes over the run, in a ramp, in steps or for a spike, is had by
+stretching time: arrivals of unit rate at u₁, u₂, … come at Λ⁻¹(u₁), Λ⁻¹(u₂), … where Λ(t) is how many are expected
+until t. Gaps are never rescaled to hit a total, which would make them something else than what they are called.
 """
 
 import math
 import random
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from aie_engine import InvalidInputError
 
-__all__ = ["ArrivalKind", "Arrivals", "Rate", "parse_rates"]
+__all__ = ["ArrivalKind", "Arrivals", "Rate", "Step", "parse_rates"]
 
 ArrivalKind = Literal["constant", "poisson", "gamma"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
-    """Requests per second: `first` at the start, `last` at the end of the run."""
+class Step:
+    """A part of a run, in which the rate stays or goes evenly from `first` to `last` requests per second."""
 
     first: float
     last: float
+    seconds: float
 
     def __str__(self) -> str:
-        return f"{self.first:g}" if self.first == self.last else f"{self.first:g}-{self.last:g}"
+        return f"{_from_to(self.first, self.last)}x{self.seconds:g}s"
+
+    @property
+    def expected(self) -> float:
+        """Requests."""
+        return (self.first + self.last) / 2 * self.seconds
+
+    def when(self, expected: float) -> float:
+        """Seconds from its begin until so many requests are expected, which are not more than all of its."""
+        slope = (self.last - self.first) / self.seconds
+        # first·t + slope·t²/2 = expected, by the form that loses no digits where slope is small
+        root = self.first + math.sqrt(max(0.0, self.first * self.first + 2.0 * slope * expected))
+        return 2.0 * expected / root if root > 0.0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Requests per second: `first` at the start, `last` at the end of the run; or as its steps say, which then also
+    say how long it takes."""
+
+    first: float
+    last: float
+    steps: tuple[Step, ...] = ()
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.steps)) or _from_to(self.first, self.last)
+
+    @classmethod
+    def of_steps(cls, steps: Sequence[Step]) -> "Rate":
+        """One after another."""
+        return cls(steps[0].first, steps[-1].last, tuple(steps))
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it takes; None where it does not say."""
+        return sum(step.seconds for step in self.steps) or None
 
     @property
     def mean(self) -> float:
-        return (self.first + self.last) / 2
+        seconds = self.seconds
+        return (self.first + self.last) / 2 if seconds is None else sum(one.expected for one in self.steps) / seconds
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is the same all the time."""
+        return self.first == self.last and all(step.first == step.last == self.first for step in self.steps)
+
+    def over(self, duration_s: float) -> tuple[Step, ...]:
+        """Its steps in a run of so many seconds."""
+        return self.steps or (Step(self.first, self.last, duration_s),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +102,18 @@ class Arrivals:
     def schedule(self, duration_s: float, seed: int) -> list[float]:
         """Seconds from the start at which requests are due, in order, all below `duration_s`."""
         due: list[float] = []
-        for unit in self._unit_arrivals(random.Random(seed)):
-            at = self._stretched(unit, duration_s)
-            if at is None or at >= duration_s:
-                return due
-            due.append(at)
-        raise AssertionError("arrivals have no end")
+        units = self._unit_arrivals(random.Random(seed))
+        unit, expected, begin_s = next(units), 0.0, 0.0
+        for step in self.rate.over(duration_s):
+            while unit < expected + step.expected:
+                at_s = begin_s + step.when(unit - expected)
+                if at_s >= duration_s:
+                    return due
+                due.append(at_s)
+                unit = next(units)
+            expected += step.expected
+            begin_s += step.seconds
+        return due
 
     def _unit_arrivals(self, draw: random.Random) -> Iterator[float]:
         at = -1.0 if self.kind == "constant" else 0.0  # an even beat begins at once
@@ -73,31 +126,47 @@ class Arrivals:
                 at += draw.gammavariate(self.burstiness, 1.0 / self.burstiness)
             yield at
 
-    def _stretched(self, unit: float, duration_s: float) -> float | None:
-        """The time by which `unit` arrivals are expected; None where that never comes."""
-        first, slope = self.rate.first, (self.rate.last - self.rate.first) / duration_s
-        if slope == 0.0:
-            return unit / first
-        # first·t + slope·t²/2 = unit, by the form that loses no digits where slope is small
-        root = first * first + 2.0 * slope * unit
-        if root < 0.0:
-            return None
-        return 2.0 * unit / (first + math.sqrt(root)) if first + math.sqrt(root) > 0.0 else 0.0
+
+_STEP = re.compile(r"(?P<rate>[^x×]+)[x×](?P<seconds>\d+(?:\.\d+)?)s")
+_MOST_S = 1e6
 
 
 def parse_rates(text: str) -> list[Rate]:
-    """`5`, several by comma, and `1-20` for a ramp. Raises `InvalidInputError`."""
-    rates = []
-    for part in text.split(","):
-        low, dash, high = part.strip().partition("-")
-        try:
-            rate = Rate(float(low), float(high if dash else low))
-        except ValueError:
-            rate = Rate(math.nan, math.nan)
-        if not (0 <= rate.first <= 1e5 and 0 <= rate.last <= 1e5 and rate.mean > 0):
+    """`5`, several by comma, `1-20` for a ramp; or one rate in steps, `2x30s,10x10s,2x30s`, of which each may be a
+    ramp. Raises `InvalidInputError`."""
+    parts = [part.strip() for part in text.split(",")]
+    steps = [_STEP.fullmatch(part) for part in parts]
+    if not any(steps):
+        return [Rate(*_bounds(part, text)) for part in parts]
+    made = []
+    for step in steps:
+        if step is None:
             raise InvalidInputError(
-                f"--rate is {text!r}; give requests per second: 5, several as in 1,2,5, or a ramp as in 1-20.",
-                param="rate",
+                f"--rate is {text!r}: where one part says how long it lasts, as 10x30s does, all must.", param="rate"
             )
-        rates.append(rate)
-    return rates
+        made.append(Step(*_bounds(step["rate"], text, may_be_zero=True), float(step["seconds"])))
+    rate = Rate.of_steps(made)
+    if not (0 < (rate.seconds or 0.0) <= _MOST_S and all(step.seconds > 0 for step in made) and rate.mean > 0):
+        raise InvalidInputError(
+            f"--rate is {text!r}; give each step some time, and at least one of them requests.", param="rate"
+        )
+    return [rate]
+
+
+def _bounds(part: str, text: str, *, may_be_zero: bool = False) -> tuple[float, float]:
+    low, dash, high = part.strip().partition("-")
+    try:
+        first, last = float(low), float(high if dash else low)
+    except ValueError:
+        first = last = math.nan
+    if not (0 <= first <= 1e5 and 0 <= last <= 1e5 and (first + last > 0 or may_be_zero)):
+        raise InvalidInputError(
+            f"--rate is {text!r}; give requests per second: 5, several as in 1,2,5, a ramp as in 1-20, or steps as in "
+            "2x30s,10x10s,2x30s.",
+            param="rate",
+        )
+    return first, last
+
+
+def _from_to(first: float, last: float) -> str:
+    return f"{first:g}" if first == last else f"{first:g}-{last:g}"
