@@ -51,8 +51,18 @@ def serve(
         ),
     ] = None,
     kernels: Kernels = None,
-    max_batch_size: Annotated[int | None, typer.Option(help="Most requests computed in one step. [64]")] = None,
-    max_batch_tokens: Annotated[int | None, typer.Option(help="Most tokens computed in one step. [512]")] = None,
+    max_batch_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Most requests computed in one step. [64; 32 in a batch of an encoder, classifier or image model]"
+        ),
+    ] = None,
+    max_batch_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Most tokens computed in one step. [512; 4096 in a batch of texts of an encoder or classifier]"
+        ),
+    ] = None,
     max_prefill_tokens: MaxPrefillTokens = None,
     max_wait_ms: Annotated[
         float | None,
@@ -68,7 +78,12 @@ def serve(
             "or after a second) or passthrough (one request each). [dynamic]"
         ),
     ] = None,
-    max_queue: Annotated[int | None, typer.Option(help="Most requests waiting before new ones get 503. [256]")] = None,
+    max_queue: Annotated[
+        int | None,
+        typer.Option(
+            help="Most requests waiting before new ones get 503. [256; 1024 of an encoder, classifier or image model]"
+        ),
+    ] = None,
     queue_policy: Annotated[
         str | None,
         typer.Option(

@@ -34,6 +34,7 @@ from aie_reliability import (
 )
 from aie_server import ModelTable, ServedModel, ServedPredictor, Server, ServerConfig
 from aie_server.grpc import load_grpc
+from aie_server.http.listener import check_port
 
 __all__ = ["Service", "build_service"]
 
@@ -76,8 +77,11 @@ class Service:
 def build_service(settings: ServeSettings, *, report: Callable[[str], None] = note) -> Service:
     """Loads every model and opens the port. Whatever was started is closed again when a later part fails."""
     check_api_key(settings.api_key)
+    # What is wrong with the ports is known before minutes of loading, though only the server will take them.
+    check_port(settings.host, settings.port)
     if settings.grpc_port is not None:
-        load_grpc()  # whether it is there is known before minutes of loading
+        load_grpc()
+        check_port(settings.host, settings.grpc_port, flag="--grpc-port")
     catalog, predictor_paths = _catalog(settings)
     versions = [found[-1] for found in catalog.scan().values() if found]
     table = ModelTable(may_be_empty=True)

@@ -14,6 +14,7 @@ import pytest
 
 from aie_engine import EnvironmentLacksError, InvalidInputError, TokenEvent, TokenStream
 from aie_server import AddressInUseError, HttpLimits, ServedModel, Server, ServerConfig
+from aie_server.http.listener import check_port
 
 WAIT_S = 5.0
 PATIENT = HttpLimits()
@@ -408,6 +409,18 @@ def test_port_in_use_is_one_clear_sentence(harness: Any) -> None:
     with pytest.raises(AddressInUseError, match=f"Port {port} .* in use") as caught:
         Server([model], port=port)
     assert isinstance(caught.value, EnvironmentLacksError) and caught.value.exit_code == 3
+    with pytest.raises(AddressInUseError, match=f"Port {port} .* in use. Choose another with --grpc-port"):
+        check_port("127.0.0.1", port, flag="--grpc-port")
     for host, bad_port in (("no such host", 0), ("127.0.0.1", 70000), ("203.0.113.1", 0)):
         with pytest.raises(InvalidInputError, match="Cannot listen"):
             Server([model], host=host, port=bad_port)
+        with pytest.raises(InvalidInputError, match="Cannot listen"):
+            check_port(host, bad_port)
+
+
+def test_a_port_that_was_looked_at_is_still_free(harness: Any) -> None:
+    model = ServedModel("fake", harness.engine, harness.text)
+    server = Server([model], port=0)
+    server.close()
+    check_port(*server.address)
+    Server([model], port=server.address[1]).close()

@@ -181,6 +181,15 @@ def test_too_large_is_refused_with_figures_before_anything_is_started(house):
     assert caught.value.status == 507 and not house.engines
 
 
+def test_a_failure_at_the_start_is_told_once_by_who_started(house, caplog):
+    house.faults["prepare"] = InvalidInputError("cannot be")
+    with pytest.raises(InvalidInputError, match="cannot be"):
+        house.manager.load_here("m")
+    assert "cannot be" not in caplog.text
+    ended(house.manager.load("m"))
+    assert caplog.text.count("cannot be") == 1
+
+
 def test_no_model_in_it(house):
     house.catalog.models["m"].append(Catalog.version("m", "3", problem="m/3 holds no model"))
     with pytest.raises(BrokenVersionError, match=r"holds no model\.$"):

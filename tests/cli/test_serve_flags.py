@@ -1,12 +1,23 @@
 """What `aie serve` is told reaches the engine's steps, and its help says what holds without being told."""
 
+import socket
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
+from aie import service
 from aie.assemble import engine_config
-from aie.settings import load_settings
-from aie_engine import EngineConfig, GenerateRequest, InvalidInputError, SamplingParams
+from aie.serve import serve
+from aie.settings import ServeSettings, load_settings
+from aie_engine import (
+    EngineConfig,
+    EnvironmentLacksError,
+    GenerateRequest,
+    InvalidInputError,
+    PredictorConfig,
+    SamplingParams,
+)
 from aie_engine.build import build_engine
 
 
@@ -52,3 +63,36 @@ def test_the_prompt_budget_wherever_it_comes_from(tmp_path):
         load_settings({"max_prefill_tokens": -1}, environ={})
     with pytest.raises(InvalidInputError, match="max_prefill_tokens must be at least 1"):
         EngineConfig(Path("m"), max_prefill_tokens=0)
+
+
+@pytest.fixture
+def taken():
+    """A port on which somebody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+@pytest.mark.parametrize("flag", ["port", "grpc_port"])
+def test_a_port_in_use_is_known_before_a_model_is_looked_for(taken, flag, monkeypatch):
+    if flag == "grpc_port":
+        pytest.importorskip("grpc", reason="needs grpcio (pip install -e '.[grpc]')")
+
+    def too_early(*_):
+        raise AssertionError("a model was looked for")
+
+    monkeypatch.setattr(service, "find_model", too_early)
+    settings = load_settings({"port": 0, flag: taken}, environ={})
+    with pytest.raises(EnvironmentLacksError, match=f"Port {taken} .*--{flag.replace('_', '-')}") as caught:
+        service.build_service(settings)
+    assert caught.value.exit_code == 3
+    with pytest.raises(AssertionError, match="looked for"):
+        service.build_service(load_settings({"port": 0}, environ={}))
+
+
+def test_the_help_names_the_defaults_of_both_kinds_of_models():
+    settings, predictor = ServeSettings(), PredictorConfig(Path("m"))
+    helps = {name: hint.__metadata__[0].help for name, hint in get_type_hints(serve, include_extras=True).items()
+             if hasattr(hint, "__metadata__")}  # fmt: skip
+    for name in ("max_batch_size", "max_batch_tokens", "max_queue"):
+        assert f"[{getattr(settings, name)}; {getattr(predictor, name)} " in helps[name]
+    assert f"[{settings.max_prefill_tokens}]" in helps["max_prefill_tokens"]

@@ -87,9 +87,10 @@ class ModelManager:
         return load
 
     def load_here(self, name: str, version: str | None = None) -> LoadReport:
-        """The same in the calling thread, for the start of a server: Ctrl-C interrupts it. Raises why it failed."""
+        """The same in the calling thread, for the start of a server: Ctrl-C interrupts it. Raises why it failed, which
+        is then for the caller to say, and not in the log."""
         load = self._begin(name, version)
-        self._run(load)
+        self._run(load, logs=False)
         return load.result()
 
     def unload(self, name: str) -> None:
@@ -183,7 +184,7 @@ class ModelManager:
             self._run(load)
             del load  # a thread that waits must not hold what went through it
 
-    def _run(self, load: Load) -> None:
+    def _run(self, load: Load, *, logs: bool = True) -> None:
         """Whatever happens, the load ends, and the books say how."""
         began_s = self._clock()
         error: AieError
@@ -201,6 +202,8 @@ class ModelManager:
         except BaseException:  # Ctrl-C at the start
             self._settle(load, _cancelled(), began_s)
             raise
+        if logs:
+            _log.warning("%s: version %s is not put to serve: %s", load.name, load.version, error)
         self._settle(load, error, began_s)
 
     def _swap_in(self, load: Load, began_s: float) -> None:
@@ -244,7 +247,6 @@ class ModelManager:
             self._explain(load.name, load.version, str(error))
             self._figures[load.name].num_failures += 1
             self._figures[load.name].seconds += took_s
-        _log.warning("%s: version %s is not put to serve: %s", load.name, load.version, error)
         load.fail(error)
 
     def _check_not_ending(self) -> None:

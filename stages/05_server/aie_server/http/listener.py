@@ -26,7 +26,7 @@ from aie_server.http.connection import Application, Connection, ConnectionState
 from aie_server.http.leaving import LeaveSignal
 from aie_server.http.request_id import choose_request_id
 
-__all__ = ["Listener"]
+__all__ = ["Listener", "check_port"]
 
 _log = logging.getLogger("aie.server")
 _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -248,6 +248,17 @@ def _shut_down(sock: socket.socket) -> None:
         sock.shutdown(socket.SHUT_RDWR)
 
 
+def check_port(host: str, port: int, *, flag: str = "--port") -> None:
+    """Raises what `Listener` would raise for this address, and leaves it free: for who has much to do before."""
+    probe = socket.socket(_family(host, port), socket.SOCK_STREAM)
+    with probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as for the socket that will listen
+        try:
+            probe.bind((host, port))
+        except (OSError, OverflowError) as error:
+            raise _explain(error, host, port, flag) from None
+
+
 def _family(host: str, port: int) -> socket.AddressFamily:
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
@@ -255,15 +266,15 @@ def _family(host: str, port: int) -> socket.AddressFamily:
         raise InvalidInputError(f"Cannot listen on {host!r} port {port}: {error}.", param="host") from None
 
 
-def _explain(error: OSError | OverflowError, host: str, port: int) -> Exception:
+def _explain(error: OSError | OverflowError, host: str, port: int, flag: str = "--port") -> Exception:
     if isinstance(error, OverflowError):
         return InvalidInputError(f"Cannot listen on port {port}: ports are from 0 to 65535.", param="port")
     if error.errno == errno.EADDRINUSE:
         return AddressInUseError(
-            f"Port {port} on {host} is in use. Choose another with --port, or stop the program that has it."
+            f"Port {port} on {host} is in use. Choose another with {flag}, or stop the program that has it."
         )
     if error.errno == errno.EACCES:
         return AddressInUseError(
-            f"Port {port} needs privileges that this process lacks. Choose one from 1024 up with --port."
+            f"Port {port} needs privileges that this process lacks. Choose one from 1024 up with {flag}."
         )
     return InvalidInputError(f"Cannot listen on {host!r} port {port}: {error.strerror or error}.", param="host")
