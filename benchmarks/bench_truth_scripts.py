@@ -5,7 +5,7 @@ import random
 
 from scripted_server import Script
 
-__all__ = ["even_script", "mixed_scripts"]
+__all__ = ["even_script", "mixed_scripts", "plain_scripts"]
 
 _PLAIN = 120  # of 200
 _FIRST_MS, _GAP_MS = (20.0, 120.0), (5.0, 30.0)
@@ -68,3 +68,9 @@ def even_script(first_ms: float, gap_ms: float, texts: int, *, role_ms: float | 
     opening = [(0.0, "head")] if role_ms is None else [(role_ms, "head"), (0.0, "role")]
     steps = [*opening, (first_ms - (role_ms or 0.0), "text"), *[(gap_ms, "text")] * (texts - 1)]
     return Script((*steps, (0.0, "usage"), (0.0, "done")))
+
+
+def plain_scripts(count: int, seed: int = 0) -> list[Script]:
+    """Answers of which every load generator should say the same: each begins with a text, and ends with one."""
+    draw = random.Random(seed)
+    return [even_script(draw.uniform(40, 200), draw.uniform(8, 30), draw.randint(8, 24)) for _ in range(count)]
