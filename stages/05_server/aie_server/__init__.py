@@ -6,12 +6,15 @@ Layout, each line built on those above it:
     http/                                sockets to requests, strictly; knows no models
     leases, served, control, gate        what is served, who still uses it, who loads it; the door that stage 6 guards
     predictors                           the same for models that answer at once
-    request_book                         when each request reached which point
+    events, request_book                 who listens to what happens; when each request reached which point
     stopping, text_output                token events to text
     metrics, metrics_catalog             Prometheus' text format, and every name we export
     api/                                 the endpoints
     grpc/                                the open inference protocol once more, over gRPC
-    slow_requests                        those that took long, in the log
+    batch_growth, batch_log              batches between two looks, and a line in the log for every so many
+    ended_requests, slow_requests        after the answer: those that took long, in the log
+    spans, tracing                       the same timelines as spans, for OpenTelemetry
+    event_sources                        what engines, workers and models did, for who listens
     auth, server                         keys, routes, drain; the whole
 
 It may import stage 4 and nothing below it: no kernels, no blocks, no arrays.
@@ -38,6 +41,7 @@ from aie_server.predictors import PredictorTable, ServedPredictor
 from aie_server.served import ModelTable, ServedModel, TextModel
 from aie_server.server import Server
 from aie_server.stopping import StopStringMatcher
+from aie_server.tracing import SpanSink, load_tracing
 
 __all__ = [
     "SERVER_PHASES",
@@ -68,9 +72,11 @@ __all__ = [
     "Server",
     "ServerConfig",
     "ServerDrainingError",
+    "SpanSink",
     "StopStringMatcher",
     "TextModel",
     "UnauthorizedError",
     "UnsupportedFieldError",
     "VersionState",
+    "load_tracing",
 ]

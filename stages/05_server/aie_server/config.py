@@ -63,6 +63,7 @@ class ServerConfig:
     max_request_pixels: int = 1 << 27  # of all images of a request, shared among them: each costs time to decode
     metrics_prefix: str = "aie_"
     slow_request_s: float | None = None  # whatever takes longer gets a line in the log that says where its time went
+    log_every: int = 0  # a line in the log after so many batches of a model; 0: none
 
     def __post_init__(self) -> None:
         for name in (
@@ -72,5 +73,7 @@ class ServerConfig:
         ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise InvalidInputError(f"{name} must be at least 1, not {getattr(self, name)}.", param=name)
+        if self.log_every < 0:
+            raise InvalidInputError(f"log_every must be 0 or more, not {self.log_every}.", param="log_every")
         if self.disconnect_poll_s <= 0:
             raise InvalidInputError("disconnect_poll_s must be above 0.", param="disconnect_poll_s")

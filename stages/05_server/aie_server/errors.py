@@ -9,6 +9,7 @@
     │   └── RouteError        404, 405  exit 2   no such path, or not with this method
     ├── FramingError           400…505  exit 1   bytes that are not an HTTP request we accept (http/framing.py)
     ├── ServerDrainingError        503  exit 1   shutting down: another replica will answer
+    ├── TooManyListenersError      503  exit 1   as many as may listen to the events do so
     ├── DeadlineExceededError      504  exit 1   the request took longer than the gate allows
     ├── GenerationError                 exit 1   the engine ended the request; status and code as the engine says
     └── EnvironmentLacksError
@@ -32,6 +33,7 @@ __all__ = [
     "RequestNotFoundError",
     "RouteError",
     "ServerDrainingError",
+    "TooManyListenersError",
     "UnauthorizedError",
     "UnsupportedFieldError",
     "error_object",
@@ -87,6 +89,17 @@ class ServerDrainingError(AieError):
     code = "server_draining"
 
     def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class TooManyListenersError(AieError):
+    """As many as may listen to the events do so already. `retry_after_s` is in seconds."""
+
+    status = 503
+    code = "too_many_listeners"
+
+    def __init__(self, message: str, *, retry_after_s: float = 5.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
 

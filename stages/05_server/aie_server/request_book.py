@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 
 from aie_engine import BatchFacts
 from aie_server.access_log import AccessRecord
+from aie_server.events import EventHub
 from aie_server.http.messages import Request
 
 __all__ = ["MAX_KEPT", "ChoiceTrace", "RequestBook", "RequestTrace"]
 
 MAX_KEPT = 512
+_CLIENT_GONE = 499
+_TURNED_AWAY = (429, 503)
 
 
 @dataclass(slots=True, eq=False)
@@ -72,8 +75,9 @@ class RequestTrace:
 class RequestBook:
     """Thread-safe without a lock: every change is one operation on a dictionary or a deque."""
 
-    def __init__(self, *, max_kept: int = MAX_KEPT) -> None:
+    def __init__(self, *, max_kept: int = MAX_KEPT, events: EventHub | None = None) -> None:
         self.max_kept = max_kept
+        self._events = events or EventHub()
         # A client may use its id again, also at the same time; the first byte of two requests is never the same.
         self._open: dict[tuple[str, float], RequestTrace] = {}
         self._kept: deque[RequestTrace] = deque(maxlen=max_kept)  # the one that ended last comes last
@@ -91,6 +95,9 @@ class RequestBook:
             is_prediction,
         )
         self._open[trace.request_id, trace.started_s] = trace
+        if self._events.is_heard:
+            facts = {"request_id": trace.request_id, "model": trace.model, "path": trace.path}
+            self._events.tell("started", facts, trace.client_key)
         return trace
 
     def finish(self, record: AccessRecord) -> RequestTrace | None:
@@ -101,8 +108,29 @@ class RequestBook:
             trace.status = record.status
             trace.blocked_s = record.blocked_s
             self._kept.append(trace)
+        if self._events.is_heard:
+            self._tell_the_end(record, trace)
         return trace
+
+    @property
+    def has_open(self) -> bool:
+        """Whether any request is open."""
+        return bool(self._open)
 
     def snapshot(self) -> tuple[list[RequestTrace], list[RequestTrace]]:
         """Those that are open, the oldest first, and those that ended, the latest first."""
         return list(self._open.copy().values()), list(reversed(self._kept.copy()))
+
+    def _tell_the_end(self, record: AccessRecord, trace: RequestTrace | None) -> None:
+        """Of what went wrong before it was a request to a model, too, but to nobody who may see only a key's own."""
+        if trace is None and record.status < 400:
+            return
+        facts: dict[str, object] = {"request_id": record.request_id, "path": record.target, "status": record.status}
+        facts["why"] = record.error or ("the client hung up" if record.status == _CLIENT_GONE else "done")
+        facts["duration_ms"] = round(record.duration_s * 1e3, 3)
+        if trace is not None:
+            facts |= {"model": trace.model, **trace.counts}
+            if len(trace.choices) == 1 and trace.choices[0].reason is not None and not record.error:
+                facts["why"] = trace.choices[0].reason
+        kind = "rejected" if trace is None or record.status in _TURNED_AWAY else "ended"
+        self._events.tell(kind, facts, "" if trace is None else trace.client_key)

@@ -10,6 +10,7 @@ from aie_server.access_log import AccessRecord, log_access
 from aie_server.api import repository
 from aie_server.api.chat import ChatEndpoint
 from aie_server.api.completions import CompletionsEndpoint
+from aie_server.api.debug_events import EventsEndpoint
 from aie_server.api.debug_requests import DebugRequests
 from aie_server.api.generation import GenerationContext
 from aie_server.api.memory import MemoryEndpoint
@@ -19,6 +20,7 @@ from aie_server.api.predictions import PredictionContext
 from aie_server.api.status import HealthEndpoint, index_endpoint, metrics_endpoint, version_endpoint
 from aie_server.api.tokenize import DetokenizeEndpoint, TokenizeEndpoint
 from aie_server.auth import ApiKeys
+from aie_server.batch_log import BatchLog
 from aie_server.config import HttpLimits, ServerConfig
 from aie_server.control import ModelControl
 from aie_server.errors import (
@@ -29,6 +31,8 @@ from aie_server.errors import (
     retry_after_header,
     v2_error_object,
 )
+from aie_server.event_sources import EventSources
+from aie_server.events import EventHub
 from aie_server.gate import AdmitRequest, Gate, OpenGate
 from aie_server.grpc import GrpcListener, InferenceService
 from aie_server.http import Handler, Listener, RequestHead, Response, Route, Router, json_response
@@ -39,6 +43,7 @@ from aie_server.predictors import PredictorTable, ServedPredictor
 from aie_server.request_book import RequestBook
 from aie_server.served import ModelTable, ServedModel
 from aie_server.slow_requests import SlowRequestLog
+from aie_server.tracing import SpanSink, Tracing
 
 __all__ = ["Server"]
 
@@ -50,6 +55,7 @@ class Server:
     predictors: models that answer at once, for as long as the server runs.
     control: loads and unloads the models of a table while the server answers; without it they stay as they are.
     grpc_port: where predictors answer over gRPC, too; 0: any free port; None: nowhere.
+    spans: takes the spans of each request; closed with the server.
     """
 
     def __init__(
@@ -65,6 +71,7 @@ class Server:
         api_keys: Sequence[str] = (),
         config: ServerConfig | None = None,
         grpc_port: int | None = None,
+        spans: SpanSink | None = None,
     ) -> None:
         self.config = config or ServerConfig()
         may_be_empty = bool(predictors)
@@ -75,7 +82,11 @@ class Server:
         self._drain_gate = _DrainGate(gate or OpenGate())
         self._metrics = ServerMetrics(metrics or Metrics(self.config.metrics_prefix))
         self._metrics.watch(self.models)
-        self._requests = RequestBook()
+        self._events = EventHub()
+        self._requests = RequestBook(events=self._events)
+        self._events.sources = EventSources(
+            self._events, self.models, self.predictors, control, self._requests, self._keys
+        )
         self._prediction_metrics = PredictionMetrics(self._metrics.registry)
         self._prediction_metrics.watch(self.predictors)
         if control is not None:
@@ -96,6 +107,12 @@ class Server:
             raise
         if self.config.slow_request_s is not None:
             self._slow = SlowRequestLog(self.config.slow_request_s, self._requests, self.models)
+        self._tracing = None if spans is None else Tracing(spans, self._requests, self.models)
+        self._batch_log: BatchLog | None = None
+        if self.config.log_every:
+            self._batch_log = BatchLog(
+                self.config.log_every, self.models, self.predictors, self._metrics, self._requests
+            )
 
     @property
     def address(self) -> tuple[str, int]:
@@ -123,6 +140,8 @@ class Server:
 
     def start(self) -> None:
         """Answer from a thread of its own; returns at once."""
+        if self._batch_log is not None:
+            self._batch_log.start()
         self._listener.start()
         if self._grpc is not None:
             self._grpc.start()
@@ -141,6 +160,7 @@ class Server:
         """From now on new generations are refused with 503, `/health` says not ready, every connection ends with the
         request that it is at, and no batch waits for company."""
         self._drain_gate.close()
+        self._events.close()
         for model in self.predictors:
             model.predictor.drain()
         self._listener.hang_up_idle()
@@ -158,11 +178,16 @@ class Server:
     def close(self, timeout_s: float = 5.0) -> None:
         """Stop at once: what is still in progress is cancelled. A second call does nothing."""
         self._drain_gate.close()
+        self._events.close()
+        if self._batch_log is not None:
+            self._batch_log.close(timeout_s)
         if self._grpc is not None:
             self._grpc.close(timeout_s)
         self._listener.close(timeout_s)
         if self._slow is not None:
             self._slow.close(timeout_s)
+        if self._tracing is not None:
+            self._tracing.close(timeout_s)
         self._finished.set()
 
     def __enter__(self) -> "Server":
@@ -212,7 +237,9 @@ class Server:
         trace = self._requests.finish(record)
         if trace is not None and self._slow is not None:
             self._slow.note(trace)
-        log_access(record)
+        if self._tracing is not None:
+            self._tracing.note(record, trace)
+        log_access(record, trace)
 
     def _routes(self) -> Router:
         router = Router()
@@ -265,12 +292,13 @@ class Server:
         add(
             "GET",
             "/debug/memory",
-            MemoryEndpoint(self.models, self.predictors),
+            MemoryEndpoint(self.models, self.predictors, self._requests, self._keys),
             "what the engines hold, and who asked for it",
         )
         requests = DebugRequests(self._requests, self.models, self._keys)
         add("GET", "/debug/requests", requests.listing, "open requests and the last that ended: where their time goes")
         add("GET", "/debug/requests/{id}", requests.one, "one of them in full, by its X-Request-Id")
+        add("GET", "/debug/events", EventsEndpoint(self._events, self._keys), "what happens, as it happens (events)")
         add("GET", "/version", version_endpoint, "version of aie", is_open=True)
         add("GET", "/", index_endpoint(router), "this list", is_open=True)
         return router

@@ -4,22 +4,19 @@ Written by a thread of its own: the engine is asked, and answers between two ste
 comes faster than it can be written is counted instead.
 """
 
-import contextlib
 import logging
-import queue
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from aie_server.api.debug_requests import ask_engines
 from aie_server.api.request_names import Names
 from aie_server.api.request_view import View, short_view
+from aie_server.ended_requests import EndedRequests
 from aie_server.request_book import RequestBook, RequestTrace
 from aie_server.served import ModelTable
 
 __all__ = ["SlowRequestLog"]
 
-_MAX_QUEUED = 64
 _MAX_PHASES = 4
 
 _log = logging.getLogger("aie.slow")
@@ -40,50 +37,45 @@ class SlowRequestLog:
         self._book = book
         self._models = models
         self._clock = clock
-        self._queue: queue.Queue[RequestTrace | None] = queue.Queue(_MAX_QUEUED)
-        self._num_missed = 0
-        self._thread = threading.Thread(target=self._run, name="aie-slow-requests", daemon=True)
-        self._thread.start()
+        self._ended = EndedRequests[RequestTrace](self._write, name="slow-requests")
 
     def note(self, trace: RequestTrace) -> None:
         """A request has ended."""
         assert trace.finished_s is not None, trace
-        if trace.finished_s - trace.started_s < self._threshold_s:
-            return
-        try:
-            self._queue.put_nowait(trace)
-        except queue.Full:
-            self._num_missed += 1
+        if trace.finished_s - trace.started_s >= self._threshold_s:
+            self._ended.note(trace)
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Writes what is queued; a second call does nothing."""
-        if self._thread.is_alive():
-            with contextlib.suppress(queue.Full):
-                self._queue.put(None, timeout=timeout_s)
-            self._thread.join(timeout_s)
+        self._ended.close(timeout_s)
 
-    def _run(self) -> None:
-        while (trace := self._queue.get()) is not None:
-            try:
-                self._write(trace)
-            except Exception:  # a log must not end for one line
-                _log.exception("the slow request %s could not be explained", trace.request_id)
-
-    def _write(self, trace: RequestTrace) -> None:
+    def _write(self, traces: Sequence[RequestTrace], missed: int) -> None:
         opened, ended = self._book.snapshot()
         names = Names((*opened, *ended), None)
-        view = short_view(trace, ask_engines(self._models, [trace]), names, self._clock())
-        missed, self._num_missed = self._num_missed, 0
-        _log.warning(
-            "slow request %s: %.2f s, status %s, %s, model %s: %s%s",
-            trace.request_id,
-            trace.finished_s - trace.started_s if trace.finished_s is not None else 0.0,
-            trace.status,
-            trace.path,
-            trace.model,
-            _where(view),
-            f" ({missed} more were slow meanwhile)" if missed else "",
-        )
+        engines = ask_engines(self._models, traces)
+        for trace in traces:
+            view = short_view(trace, engines, names, self._clock())
+            seconds = trace.finished_s - trace.started_s if trace.finished_s is not None else 0.0
+            _log.warning(
+                "slow request %s: %.2f s, status %s, %s, model %s: %s%s",
+                trace.request_id,
+                seconds,
+                trace.status,
+                trace.path,
+                trace.model,
+                _where(view),
+                f" ({missed} more were slow meanwhile)" if missed else "",
+                extra={"fields": _fields(trace, view, seconds)},
+            )
+            missed = 0
+
+
+def _fields(trace: RequestTrace, view: View, seconds: float) -> dict[str, object]:
+    return {
+        "request_id": trace.request_id, "status": trace.status, "path": trace.path, "model": trace.model,
+        "duration_ms": round(seconds * 1e3, 3), "phases_us": view["phases_us"], **trace.counts,
+        **{key: view[key] for key in ("held_by", "stalled_by", "preemptions", "batch") if view.get(key)},
+    }  # fmt: skip
 
 
 def _where(view: View) -> str:

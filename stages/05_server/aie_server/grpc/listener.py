@@ -163,10 +163,10 @@ class GrpcListener:
             _log.exception("gRPC call %s failed", name, extra={"fields": {"request_id": request_id}})
             status, failure = 500, error
         seconds = time.monotonic() - started_s
-        error = "" if failure is None else failure.code if isinstance(failure, AieError) else "internal_error"
+        code = "" if failure is None else failure.code if isinstance(failure, AieError) else "internal_error"
         self._finished(
             AccessRecord(
-                client, "POST", path, path, status, len(answer), seconds, request_id, started_s, error=error,
+                client, "POST", path, path, status, len(answer), seconds, request_id, started_s, error=code,
                 traceparent=metadata.get("traceparent", ""), tracestate=metadata.get("tracestate", ""),
             )
         )  # fmt: skip
