@@ -22,8 +22,9 @@ from aie.bench.client import (
     send_streaming,
 )
 
-__all__ = ["NETWORK_ERRORS", "Answer", "Asker", "Kind", "get", "numbers_in"]
+__all__ = ["NETWORK_ERRORS", "NO_TEXT", "Answer", "Asker", "Kind", "get", "numbers_in"]
 
+NO_TEXT = "the answer had no text"  # as the load generator says it
 NETWORK_ERRORS = (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
 
 Kind = Literal["completions", "chat", "embeddings", "predict"]

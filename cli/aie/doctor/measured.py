@@ -83,7 +83,6 @@ class Refusals:
     too_many: int = 0  # 429
     unavailable: int = 0  # 503
     failed: Mapping[str, int] = field(default_factory=dict)  # all else that was no answer, in words
-    clients_when_refused: int | None = None  # fewest at once when one was
 
 
 @dataclass(frozen=True, slots=True)

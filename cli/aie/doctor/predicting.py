@@ -12,14 +12,15 @@ from aie.doctor.asking import Answer, Asker
 from aie.doctor.generating import LEVELS, level_seconds
 from aie.doctor.loop import closed_loop, load_of
 from aie.doctor.measured import FirstRequests, Load, MemoryRounds, Predictions, Spikes
-from aie.doctor.server import Process, Watch, look_at_metrics
+from aie.doctor.memory_rounds import MemoryGauge, run_rounds
+from aie.doctor.probe import FIRST_WORDS, Probe
+from aie.doctor.server import Process, Watch
 
 __all__ = ["Inputs", "Predicting", "inputs_of"]
 
-_SHORT, _USUAL, _LONG = 8, 30, 160  # words
+_SHORT, _USUAL, _LONG = 8, FIRST_WORDS, 160  # words
 _STREAMS = 4
 _PER_ROUND = 64  # inputs
-_SETTLE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,35 +49,38 @@ def inputs_of(asker: Asker) -> Inputs:
 
 @dataclass(slots=True)
 class Predicting:
-    """As `Generating`."""
+    """As `Generating`. is_fresh: nothing was asked of it before, this program's probe at most."""
 
     asker: Asker
-    inputs: Inputs
     process: Process | None
     has_metrics: bool
+    inputs: Inputs
     is_fresh: bool
+    probe: Probe | None = None
     quick: bool = False
 
     async def first(self, until_s: float) -> FirstRequests | None:
-        """The first after its start; of one that runs already, the first long input."""
-        length = _USUAL if self.is_fresh or not self.inputs.is_text else _LONG
-        before = None if self.process is None else self.process.faults()
-        first = await self._ask(length, 0, until_s)
-        after = None if self.process is None else self.process.faults()
+        """The first after its start, if that was not long ago; of one that runs already, the first long input."""
+        probe, is_fresh = self.probe, self.probe is not None or self.is_fresh
+        length = _USUAL if is_fresh or not self.inputs.is_text else _LONG
+        if probe is None:
+            probe = await Probe.of(self.process, lambda: self._ask(length, 0, until_s))
+        first = probe.answer
         if first.error is not None:
             return None
-        later = [await self._ask(length, number, until_s) for number in range(1, 9 if self.quick else 17)]
-        faults = (None, None) if before is None or after is None else (after[0] - before[0], after[1] - before[1])
-        what = (
-            "request after the start" if self.is_fresh else "long input" if self.inputs.is_text else "request of ours"
-        )
+        later = []
+        for number in range(1, 9 if self.quick else 17):
+            later.append(await self._ask(length, number, until_s))
+            if time.perf_counter() > until_s:
+                break
+        of_many = "long input" if self.inputs.is_text else "request of ours"
         return FirstRequests(
             first.took_s,
             [one.took_s for one in later if one.error is None],
-            what,
+            "request after the start" if is_fresh else of_many,
             "to the answer",
-            faults[0],
-            faults[1],
+            probe.minor_faults,
+            probe.major_faults,
         )
 
     async def same(self, until_s: float) -> list[Predictions]:
@@ -110,32 +114,9 @@ class Predicting:
         return found
 
     async def memory(self, until_s: float) -> MemoryRounds | None:
-        """The same inputs again and again; the first round does not count."""
-        sizes: list[int] = []
-        source, took_s, num_rounds = "", 0.0, 0
-        while time.perf_counter() + took_s < until_s and len(sizes) < (8 if self.quick else 16):
-            start_s = time.perf_counter()
-            answers = await closed_loop(
-                lambda n: self._ask(_USUAL, 300 + n, until_s), _STREAMS, until_s, at_most=_PER_ROUND
-            )
-            if any(answer.is_late for answer in answers):
-                break
-            await asyncio.sleep(_SETTLE_S)
-            took_s = time.perf_counter() - start_s
-            size, source = await self._size()
-            if size is None:
-                return None
-            num_rounds += 1
-            if num_rounds > 1:
-                sizes.append(size)
-        return MemoryRounds(sizes, _PER_ROUND, source)
-
-    async def _size(self) -> tuple[int | None, str]:
-        rss = None if self.process is None else self.process.rss_bytes()
-        if rss is not None:
-            return rss, "resident memory of its processes"
-        look = await look_at_metrics(self.asker.endpoint, self.asker.model) if self.has_metrics else None
-        return (None, "") if look is None or not look.memory else (int(look.memory), "memory by its own metrics")
+        """Rounds of some inputs."""
+        gauge = MemoryGauge(self.asker, self.process, self.has_metrics)
+        return await run_rounds(lambda n: self._ask(_USUAL, 300 + n, until_s), gauge, _PER_ROUND, until_s)
 
     async def spikes(self, until_s: float) -> Spikes:
         """Short inputs, first alone, then while long ones arrive."""

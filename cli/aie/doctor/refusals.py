@@ -16,11 +16,10 @@ def judge_refusals(seen: Refusals, server: str) -> list[Finding]:
         "sent": seen.sent, "429": seen.too_many, "503": seen.unavailable, "failed": dict(seen.failed),
     }  # fmt: skip
     findings = []
-    at = "" if seen.clients_when_refused is None else f", from {seen.clients_when_refused} at once on"
     if seen.too_many:
         findings.append(
             Finding(
-                WHAT, _level(seen.too_many, seen.sent), f"{seen.too_many} of {seen.sent} requests got 429{at}: a limit "
+                WHAT, _level(seen.too_many, seen.sent), f"{seen.too_many} of {seen.sent} requests got 429: a limit "
                 "on requests per second", f"raise {setting(server, 'rate')}, or give each client a key of its own",
                 figures,
             )
@@ -28,7 +27,7 @@ def judge_refusals(seen: Refusals, server: str) -> list[Finding]:
     if seen.unavailable:
         findings.append(
             Finding(
-                WHAT, _level(seen.unavailable, seen.sent), f"{seen.unavailable} of {seen.sent} requests got 503{at}: "
+                WHAT, _level(seen.unavailable, seen.sent), f"{seen.unavailable} of {seen.sent} requests got 503: "
                 "its queue is full, or its engine is not well (GET /health says)",
                 f"raise {setting(server, 'queue')}, or {setting(server, 'batch')} so that fewer wait", figures,
             )

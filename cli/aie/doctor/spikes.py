@@ -35,6 +35,8 @@ def judge_spikes(seen: Spikes, server: str) -> Finding:
         f"{name} of the {seen.of} with {seen.streams} at once {_ms(steady)}, the median {_ms(usual)} "
         f"({len(seen.steady_s)} {seen.of})"
     )
+    if seen.mixed_s and mixed is None:
+        text += f"; too few ({len(seen.mixed_s)}) were seen while long prompts arrived"
     if mixed is not None:
         text += f"; while prompts of {seen.prompt_tokens} tokens arrived {_ms(mixed)}"
     figures: dict[str, object] = {

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from aie.doctor.contention import who_was_in_the_way
-from aie.doctor.finding import Finding
+from aie.doctor.finding import Finding, Level
 from aie.doctor.measured import Load
 from aie.doctor.reasons import explain, reason_of
 from aie.doctor.remedies import setting
@@ -37,7 +37,7 @@ def judge_throughput(levels: Sequence[Load], server: str, unit: str, refused: bo
     }  # fmt: skip
     if last.per_s < _FALLS * best.per_s:
         why, change = _why_flat(last, server, refused)
-        return Finding(WHAT, "bad", f"{text}; it falls under load: {why}", change, figures)
+        return Finding(WHAT, _level(last, refused), f"{text}; it falls under load: {why}", change, figures)
     if gain >= _GROWS:
         end = "" if best is last else f"; the knee is at {best.clients}"
         return Finding(WHAT, "ok", text + end, figures=figures)
@@ -46,7 +46,14 @@ def judge_throughput(levels: Sequence[Load], server: str, unit: str, refused: bo
         change = "more cores, a smaller model, or fewer bits (`--quantize int8`)" if server == "aie" else "more cores"
         return Finding(WHAT, "note", f"{text}; flat, since {full}", change, figures)
     why, change = _why_flat(last, server, refused)
-    return Finding(WHAT, "bad", f"{text}; flat: {why}", change, figures)
+    return Finding(WHAT, _level(last, refused), f"{text}; flat: {why}", change, figures)
+
+
+def _level(last: Load, refused: bool) -> Level:
+    """Where others had the cores, and nothing else is wrong, it is not known what the server can do."""
+    together = utilisation(last)
+    is_batched = together is None or together >= _BATCHED
+    return "note" if is_batched and not refused and who_was_in_the_way(last.neighbours) else "bad"
 
 
 def _full_already(one: Load, last: Load) -> str | None:

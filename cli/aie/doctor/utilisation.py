@@ -13,9 +13,11 @@ _GOOD, _POOR = 0.6, 0.4
 
 
 def utilisation(load: Load) -> float | None:
-    """0 to 1; None where neither the server nor the streams tell."""
+    """0 to 1; None where neither the server nor the streams tell. A model that answers at once computes a batch while
+    the next one gathers: half of what is in flight is all that a batch can hold."""
     batch = load.mean_batch if load.mean_batch is not None else load.seen_batch
-    return None if batch is None or not load.in_flight else min(1.0, batch / load.in_flight)
+    most = load.in_flight / 2 if load.cuts else load.in_flight
+    return None if batch is None or not most else min(1.0, batch / max(1.0, most))
 
 
 def judge_utilisation(load: Load | None, server: str) -> Finding:
@@ -31,6 +33,11 @@ def judge_utilisation(load: Load | None, server: str) -> Finding:
     batch = load.mean_batch if load.mean_batch is not None else load.seen_batch
     by = "computed together (its own counters)" if counted else "answered at the same time (as seen from here)"
     text = f"{batch:.1f} of {load.in_flight:.1f} requests in flight were {by}: {used:.0%}"
+    if load.cuts:
+        text = (
+            f"{batch:.1f} inputs in a batch (its own counters) with {load.in_flight:.1f} in flight, half of which "
+            f"gather while the others are computed: {used:.0%}"
+        )
     figures: dict[str, object] = {
         "clients": load.clients, "in_flight": load.in_flight, "mean_batch": load.mean_batch,
         "seen_batch": load.seen_batch, "utilisation": used, "waiting_mean": load.waiting_mean,
