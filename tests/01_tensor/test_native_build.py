@@ -149,13 +149,18 @@ def test_other_instruction_sets_give_the_same_results(bench, isa, flags, dtype):
     rng = np.random.default_rng(0)
     matrix = quantize(rng.standard_normal((53, 416), dtype=np.float32) / 20, dtype)
     rows = rng.standard_normal((16, 416), dtype=np.float32)
-    results = []
-    for num_tokens in (1, 16):
-        plan = bench(lib, max_tokens=16)
-        x, out = plan.buffer(rows[:num_tokens]), plan.buffer(width=53)
-        plan.builder.linear(x, [native.PackedMatrix.pack(lib, matrix)], out)
+    packed = native.PackedMatrix.pack(lib, matrix)
+    expected = ops.linear(rows, matrix.dequantize())
+    gated = expected / (1 + np.exp(-expected)) * expected
+    plan = bench(lib, max_tokens=16)
+    x, out, both = plan.buffer(rows), plan.buffer(width=53), plan.buffer(width=53)
+    plan.builder.linear(x, [packed], out)
+    plan.builder.swiglu(x, packed, packed, both)
+    alone = None
+    for num_tokens in range(1, 17):  # each instruction set has its own counts at which it goes about them another way
         plan.run_tokens(num_tokens)
-        results.append(plan.read(out, num_tokens))
-        expected = ops.linear(rows[:num_tokens], matrix.dequantize())
-        np.testing.assert_allclose(results[-1], expected, rtol=1e-5, atol=2e-5)
-    np.testing.assert_array_equal(results[0][0], results[1][0])
+        result = plan.read(out, num_tokens)
+        np.testing.assert_allclose(result, expected[:num_tokens], rtol=1e-5, atol=2e-5)
+        np.testing.assert_allclose(plan.read(both, num_tokens), gated[:num_tokens], rtol=1e-5, atol=2e-5)
+        alone = result[0] if alone is None else alone
+        np.testing.assert_array_equal(result[0], alone)

@@ -116,7 +116,7 @@ static PanelRef find_panel(const Op *op, int i, int together) {
 
 static void linear_few(Context *c, const Op *op, int num_tokens) {
     int most = gemv_panels(num_tokens), total = all_panels(op);
-    for (int first, n; (n = pool_claim(c->plan->pool, &c->ticket, total, most / 2, MOST_CLAIM, &first));)
+    for (int first, n; (n = pool_claim(c->plan->pool, &c->ticket, total, (most + 1) / 2, MOST_CLAIM, &first));)
         for (int num; n > 0; n -= num, first += num) {
             PanelRef ref = find_panel(op, first, most);
             int left = ref.w->num_panels - ref.panel; /* a claim may cross from one matrix into the next */
@@ -173,7 +173,7 @@ void run_linear(Context *c, const Op *op) {
 static void swiglu_few(Context *c, const Op *op, int num_tokens) {
     const PackedMatrix *gate = &op->mats[0], *up = &op->mats[1];
     int most = gemv_panels(num_tokens);
-    for (int first, n; (n = pool_claim(c->plan->pool, &c->ticket, gate->num_panels, most / 2, MOST_CLAIM, &first));)
+    for (int first, n; (n = pool_claim(c->plan->pool, &c->ticket, gate->num_panels, (most + 1) / 2, MOST_CLAIM, &first));)
         for (int num; n > 0; n -= num, first += num) {
             num = n < most ? n : most;
             float *g = c->scratch, *u = g + num_tokens * num * PANEL;
