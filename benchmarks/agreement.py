@@ -97,7 +97,7 @@ class Both:
 
 
 def agreeing(name: str, load: Load, both: Both, spans: "Spans") -> Section:
-    truth, (ours, theirs), records = both.ask(plain_scripts(200), load)
+    truth, (ours, theirs), records = both.ask(plain_scripts(load.requests), load)
     if load.rate is not None:
         spans.add(records, load)
     lines = [

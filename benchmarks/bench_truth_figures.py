@@ -66,7 +66,7 @@ def kind_of(served: Served, timeout_s: float) -> str:
     if served.has_left:
         is_late = last == "hold" or served.end_s - served.arrival_s >= timeout_s - 0.1
         return "timed out" if is_late else "cancelled"
-    if last == "done":
+    if last == "done" and "error" not in served.actions:
         return "answered"
     if last.startswith("status"):
         return "rejected" if last in ("status429", "status503") else "failed"

@@ -7,7 +7,7 @@ from scripted_server import Script
 
 __all__ = ["even_script", "mixed_scripts", "plain_scripts"]
 
-_PLAIN = 120  # of 200
+_BLOCKS, _PLAIN = 10, 120  # of 200 in each
 _FIRST_MS, _GAP_MS = (20.0, 120.0), (5.0, 30.0)
 # Events with text. Who hangs up after the fourth does so long before the end, so that the server can tell it from an
 # answer that was read to its end.
@@ -16,8 +16,13 @@ _STALL_MS = 400.0
 
 
 def mixed_scripts(seed: int = 0) -> list[Script]:
-    """Two hundred, in an order drawn once: nine tenths are answers, a tenth fails in all ways that there are."""
+    """Two thousand, in blocks of two hundred: nine tenths are answers, a tenth fails in all ways that there are. So
+    many different ones that times lie close together: what a percentile falls on is then no matter of luck."""
     draw = random.Random(seed)
+    return [script for _ in range(_BLOCKS) for script in _block(draw)]
+
+
+def _block(draw: random.Random) -> list[Script]:
     made = [_answer(draw) for _ in range(_PLAIN)]
     for _ in range(10):
         made.append(_answer(draw, early_head=True))
@@ -71,6 +76,10 @@ def even_script(first_ms: float, gap_ms: float, texts: int, *, role_ms: float | 
 
 
 def plain_scripts(count: int, seed: int = 0) -> list[Script]:
-    """Answers of which every load generator should say the same: each begins with a text, and ends with one."""
+    """Answers of which every load generator should say the same: each begins with a text, and ends with one. First
+    tokens after 40 to 200 ms and gaps of 8 to 30 ms, both evenly spread."""
     draw = random.Random(seed)
-    return [even_script(draw.uniform(40, 200), draw.uniform(8, 30), draw.randint(8, 24)) for _ in range(count)]
+    first, gap = ([(number + 0.5) / count for number in range(count)] for _ in range(2))
+    draw.shuffle(first)
+    draw.shuffle(gap)
+    return [even_script(40 + 160 * a, 8 + 22 * b, draw.randint(8, 24)) for a, b in zip(first, gap, strict=True)]
