@@ -26,6 +26,8 @@ __all__ = ["BatchLog", "batch_line"]
 _EVERY_S = 1.0
 _MIB = 1 << 20
 
+_NOTHING = Reading(0, 0, {}, 0.0, {}, 0, 0)
+
 _log = logging.getLogger("aie.batches")
 
 
@@ -97,9 +99,8 @@ class BatchLog:
 
     def _add(self, model: str, now: Reading, passed_s: float) -> _Window:
         window = self._windows.get(model)
-        if window is None or now.batches < window.last.batches:  # the first look, or another engine
-            window = self._windows[model] = _Window(now, now)
-            return window
+        if window is None or now.batches < window.last.batches:  # new here, or another engine: it began with nothing
+            window = self._windows[model] = _Window(_NOTHING, _NOTHING)
         if now.batches > window.last.batches:
             window.active_s += passed_s
         window.last = now

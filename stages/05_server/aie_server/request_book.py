@@ -132,5 +132,9 @@ class RequestBook:
             facts |= {"model": trace.model, **trace.counts}
             if len(trace.choices) == 1 and trace.choices[0].reason is not None and not record.error:
                 facts["why"] = trace.choices[0].reason
-        kind = "rejected" if trace is None or record.status in _TURNED_AWAY else "ended"
-        self._events.tell(kind, facts, "" if trace is None else trace.client_key)
+        is_rejected = record.status != _CLIENT_GONE and (
+            trace is None
+            or (record.status >= 400 and trace.submitted_s is None)
+            or (record.status in _TURNED_AWAY and not trace.choices)
+        )
+        self._events.tell("rejected" if is_rejected else "ended", facts, "" if trace is None else trace.client_key)

@@ -160,6 +160,8 @@ def _engine(
     first_s = over_s if first_us is None else report.added_s + first_us / 1e6
     mine = _choice(trace, choice)
     queue = SpanFacts("queue", prepared_s, max(prepared_s, admitted_s), mine | _milliseconds(report.phases_us, _QUEUE))
+    if report.added_s > prepared_s:
+        queue.attributes["aie.phase.hand_over_ms"] = round((report.added_s - prepared_s) * 1e3, 3)
     if report.held_by:
         queue.attributes["aie.held_by"] = [str(share["who"]) for share in names.shares(report.held_by)]
     spans = [queue]
