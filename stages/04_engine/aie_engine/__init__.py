@@ -15,7 +15,7 @@ Layout, each line built on those above it:
     assembler, stepping, taking          the numbers of a step: rows in, tokens out
     admission, preparing, preemptions,
     counting, core                       one step of the engine: guess, schedule, compute, events
-    loop                                 the step again and again, in one thread, fed through a queue
+    garbage_watch, loop                  the step again and again, in one thread, fed through a queue
     sizing, build                        a configuration into a core that is ready
     streams, registry, local             the engine in a thread of this process
     frames, sending, recorder, worker, client
@@ -53,6 +53,7 @@ from aie_engine.errors import (
     WorkerUnavailableError,
 )
 from aie_engine.garbage import collect_closed_engines
+from aie_engine.garbage_watch import watch_garbage
 from aie_engine.golden import Golden, check_engine, read_golden
 from aie_engine.local import LocalEngine
 from aie_engine.need import MemoryNeed, available_memory_bytes, memory_need
@@ -153,5 +154,6 @@ __all__ = [
     "read_golden",
     "run_program",
     "start_engine",
+    "watch_garbage",
     "whole_us",
 ]

@@ -15,6 +15,7 @@ import msgspec
 import psutil
 
 from aie_engine.core import EngineCore
+from aie_engine.garbage_watch import watch_garbage
 from aie_engine.requests import TokenEvent
 from aie_engine.stats import EngineStats
 
@@ -45,6 +46,7 @@ class EngineLoop:
         self._stats_every_s = stats_every_s
         self._inbox: Inbox = queue.SimpleQueue() if inbox is None else inbox
         self._process = psutil.Process()
+        self._garbage = watch_garbage()
         self._stats_due_s = core.clock()
         core.wake = partial(self._inbox.put, _nothing)
 
@@ -58,8 +60,11 @@ class EngineLoop:
 
     def stats(self) -> EngineStats:
         """For the engine's own thread: the core's figures with those of the process."""
-        rss_bytes = self._process.memory_info().rss
-        return msgspec.structs.replace(self._core.stats(), rss_bytes=rss_bytes, worker_pid=os.getpid())
+        garbage = self._garbage
+        return msgspec.structs.replace(
+            self._core.stats(), rss_bytes=self._process.memory_info().rss, worker_pid=os.getpid(),
+            gc_runs=garbage.runs, gc_pause_s=garbage.pause_s, gc_frozen=garbage.frozen,
+        )  # fmt: skip
 
     def run(self) -> None:
         """Steps until `stop`, or until the core is dead (`core.dead_reason` says why)."""

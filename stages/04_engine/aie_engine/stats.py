@@ -39,3 +39,7 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     batch_sizes: dict[int, int] = {}  # steps by how many requests were in them; msgspec copies the default
+    # Of Python's garbage collector, in the engine's process: runs, the time they took, objects it need not look at.
+    gc_runs: int = 0
+    gc_pause_s: float = 0.0
+    gc_frozen: int = 0

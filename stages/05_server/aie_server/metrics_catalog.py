@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aie_server.control import ModelControl
+from aie_server.garbage_metrics import GarbageMetrics
 from aie_server.metrics import Counter, Histogram, Metrics
 from aie_server.served import ModelTable, ServedModel
 
@@ -108,6 +109,7 @@ class ServerMetrics:
         self._worker_memory = registry.gauge(
             "engine_resident_memory_bytes", "Resident memory of the engine's process.", by_model
         )
+        self._garbage = GarbageMetrics(registry)
         self._memory = registry.gauge("process_resident_memory_bytes", "Resident memory of the front process.")
         self._loads = registry.counter("model_loads_total", "Versions that were loaded and put to serve.", by_model)
         self._load_failures = registry.counter(
@@ -181,6 +183,7 @@ class ServerMetrics:
         self._prefilled.labels(name).set_total(stats.tokens_prefill)
         self._decoded.labels(name).set_total(stats.tokens_decode)
         self._failed_steps.labels(name).set_total(stats.failed_steps)
+        self._garbage.collect(name, stats)
         self._step_s.labels(name).set_total(stats.step_time_s)
         self._execute_s.labels(name).set_total(stats.execute_time_s)
         self._prefix_queries.labels(name).set_total(stats.prefix_query_tokens)
