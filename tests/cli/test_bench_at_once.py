@@ -1,48 +1,43 @@
-"""The load generator for models that answer at once, against a scripted server whose every fault and count is known."""
+"""Models that answer in one piece, in the closed and the open loop, against a server whose every fault is known."""
 
 import asyncio
 import json
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from aie.bench.at_once import AtOnceResult, run_at_once
-from aie.bench.at_once_levels import plan_at_once, run_at_once_levels, show_at_once
-from aie.bench.at_once_report import AtOnceRow, details, summarize_at_once
-from aie.bench.client import Endpoint, Outcome
+from aie.app import app
+from aie.bench.call_traffic import CallTraffic, Source
 from aie.bench.command import bench
-from aie.bench.counters import Counters, Window, read_counters, window
+from aie.bench.fleet import Fleet
+from aie.bench.generator import Call, Closed, Endpoint, Open, Outcome, Plan
 from aie.bench.knee import knee
-from aie.bench.load import Sampler
+from aie.bench.load import LevelResult, Sampler, run_plan
+from aie.bench.notes import notes
+from aie.bench.options import BenchOptions
 from aie.bench.questions import Question, Tensor, ask_inputs, plan_questions
+from aie.bench.report import Row, summarize
+from aie.bench.sources import Sources
 from aie.bench.target import Target
-from aie.bench.workload import length_draw
+from aie.bench.traffic import traffic_of
+from aie.bench.whole_report import whole_table
+from aie.bench.workload import Cancel, length_draw
 from aie_engine import InvalidInputError
 
-METRICS = """# HELP aie_prediction_batches_total Batches.
-aie_prediction_batches_total{{model_name="m",reason="waited"}} {waited}
-aie_prediction_batches_total{{model_name="m",reason="full"}} {full}
-aie_prediction_batches_total{{model_name="other",reason="full"}} 1000
-aie_prediction_batch_inputs_total{{model_name="m"}} {inputs}
-aie_prediction_tokens_total{{model_name="m"}} {tokens}
-aie_prediction_batch_utilisation{{model_name="m"}} {utilisation}
-aie_prediction_phase_seconds_sum{{model_name="m",phase="queue"}} {queue}
-aie_prediction_phase_seconds_sum{{model_name="m",phase="compute"}} 1.0
-aie_prediction_phase_seconds_bucket{{model_name="m",phase="queue",le="+Inf"}} 9
-aie_process_resident_memory_bytes 5e6
-"""
+ANSWER = b'{"data": [], "usage": {"prompt_tokens": 7}}'
 
 
 class Scripted(ThreadingHTTPServer):
     """Answers every POST with `status` and `answer`; keeps what came, and counts connections."""
 
     daemon_threads = True
-    status, answer, close_after_each = 200, b'{"data": []}', False
+    status, answer, close_after_each = 200, ANSWER, False
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -92,89 +87,91 @@ def server() -> Iterator[Scripted]:
     scripted.server_close()
 
 
-def metrics(**values: float) -> bytes:
-    given = {"waited": 2, "full": 0, "inputs": 2, "tokens": 20, "utilisation": 0.1, "queue": 1.0, **values}
-    return METRICS.format(**given).encode()
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[Fleet]:
+    with Fleet() as started:
+        yield started
 
 
-def run(server: Scripted, questions: list[Question], clients: int, count: int, **options: Any) -> AtOnceResult:
-    settings: dict[str, Any] = {"duration_s": None, "timeout_s": 10, **options}
+def run(fleet: Fleet, server: Scripted, calls: Sequence[Call], loop: Closed | Open) -> LevelResult:
     sampler = Sampler(server.endpoint, None, lambda: None)
-    return asyncio.run(run_at_once(server.endpoint, "m", questions, clients, count=count, sampler=sampler, **settings))
+    return asyncio.run(run_plan(Plan(server.endpoint, calls, loop, 10), sampler=sampler, fleet=fleet))
+
+
+def traffic(server: Scripted, **options: Any) -> CallTraffic:
+    given = {"url": "http://x", "model": "m", "endpoint": "embeddings", **options}
+    made = traffic_of(server.target(), BenchOptions(**given), Sources())
+    assert isinstance(made, CallTraffic)
+    return made
 
 
 def questions_of(kind: str, inputs: list[Tensor] | None = None, count: int = 5) -> list[Question]:
     return plan_questions(kind, "m", inputs or [], count, length=length_draw("lognormal", (3, 176)), seed=3)
 
 
-def test_each_client_keeps_its_connection_and_questions_come_round_again(server: Scripted) -> None:
-    questions = questions_of("embeddings")
-    result = run(server, questions, 3, 20)
-    assert [outcome.error for outcome in result.outcomes] == [None] * 20
-    assert sorted(body for _, body in server.posts) == sorted([question.body for question in questions] * 4)
-    assert {path for path, _ in server.posts} == {"/v1/embeddings"}
-    assert server.num_connections <= 3 + 2  # two looks at the metrics
+def test_each_client_keeps_its_connection_and_questions_come_round_again(fleet: Fleet, server: Scripted) -> None:
+    calls = traffic(server).requests(600, 1)
+    result = run(fleet, server, calls, Closed(3))
+    assert [outcome.error for outcome in result.outcomes] == [None] * 600
+    assert len({body for _, body in server.posts}) == 512 and server.posts[0][0] == "/v1/embeddings"
+    assert server.num_connections <= 3
+    row = summarize(result)
+    assert (row.answered, row.prompt_tokens, row.output_tokens, row.ttft.count) == (600, 4200, 0, 0)
+    assert row.bytes_per_s == pytest.approx(600 * len(ANSWER) / row.wall_s)
 
 
-def test_a_server_that_closes_is_asked_on_new_connections(server: Scripted) -> None:
+def test_a_server_that_closes_is_asked_on_new_connections(fleet: Fleet, server: Scripted) -> None:
     server.close_after_each = True
-    result = run(server, questions_of("embeddings"), 2, 9)
-    assert [outcome.error for outcome in result.outcomes] == [None] * 9
-    assert server.num_connections == 9 + 2
+    result = run(fleet, server, traffic(server).requests(9, 1), Closed(2))
+    assert [outcome.error for outcome in result.outcomes] == [None] * 9 and server.num_connections == 9
 
 
-def test_failures_are_counted_and_kept_in_the_number_of_requests(server: Scripted) -> None:
+def test_failures_are_counted_and_kept_in_the_number_of_requests(fleet: Fleet, server: Scripted) -> None:
     server.status, server.answer = 429, b'{"error": {"message": "no room"}}'
-    row = summarize_at_once(run(server, questions_of("embeddings"), 2, 6))
-    assert (row.requests, row.answered, row.failed, row.requests_per_s) == (6, 0, 6, 0)
-    assert row.p50_ms is None and row.errors == {"HTTP 429: no room": 6}
-    assert details([row])[-1] == "2 clients: 6 × HTTP 429: no room"
+    row = summarize(run(fleet, server, traffic(server).requests(6, 1), Closed(2)))
+    assert (row.requests, row.answered, row.failed, row.ends["rejected"], row.requests_per_s) == (6, 0, 6, 6, 0)
+    assert row.e2e.p50 is None and row.errors == {"HTTP 429: no room": 6}
+    assert "2 clients: 6 × HTTP 429: no room" in notes([row])
     server.status, server.answer = 200, b""
-    assert run(server, questions_of("embeddings"), 1, 1).outcomes[0].error == "the answer is empty"
+    assert run(fleet, server, traffic(server).requests(1, 1), Closed(1)).outcomes[0].error == "the answer is empty"
 
 
-def test_nothing_is_begun_after_the_duration(server: Scripted) -> None:
-    assert run(server, questions_of("embeddings"), 2, 100, duration_s=1e-9).outcomes == []
+def test_nothing_is_begun_after_the_duration(fleet: Fleet, server: Scripted) -> None:
+    assert run(fleet, server, traffic(server).requests(100, 1), Closed(2, 1e-9)).outcomes == []
 
 
-def test_the_servers_own_counts_of_the_window(server: Scripted) -> None:
-    # 2 batches of 1 before (a tenth of 10), then 3 full of 10 and 1 of 4.
-    server.gets["/metrics"] = [
-        metrics(),
-        metrics(waited=3, full=3, inputs=36, tokens=700, utilisation=0.6, queue=4.0),
-    ]
-    result = run(server, questions_of("embeddings"), 1, 1)
-    seen = result.window
-    assert seen.mean_batch == pytest.approx(8.5) and seen.utilisation == pytest.approx(0.85)
-    assert seen.reasons == {"waited": 1, "full": 3} and seen.tokens == 680
-    assert seen.phase_shares == {"queue": 1.0, "compute": 0.0}
-    assert result.peak_rss_bytes == 5_000_000
-    assert "4 batches, cut as full 75%, waited 25%" in details([summarize_at_once(result)])[0]
+def test_the_open_loop_counts_from_when_requests_were_due(fleet: Fleet, server: Scripted) -> None:
+    result = run(fleet, server, traffic(server).requests(5, 1), Open([0.0, 0.0, 0.01, 0.02, 0.02]))
+    assert len(result.outcomes) == 5 and all(one.lag_s >= 0 for one in result.outcomes)
+    result.offered_per_s = 250.0
+    row = summarize(result)
+    assert row.due_e2e.count == 5 and row.label == "250/s"
+    headers = [column.header for column in whole_table([row], "t").columns]
+    assert headers[0] == "rate" and "batch\nfull" in headers
 
 
-def test_windows_in_which_nothing_is_known(server: Scripted) -> None:
-    assert asyncio.run(read_counters(server.endpoint, "m")) is None
-    server.gets["/metrics"] = [b"vllm:x 1\n"]
-    assert asyncio.run(read_counters(server.endpoint, "m")) is None
-    still = Counters({"full": 2.0}, 4.0, {}, 0.0, 0.5, 0.0)
-    assert window(None, still) == window(still, None) == window(still, still) == Window()
+def test_some_hang_up_when_all_has_been_sent(fleet: Fleet, server: Scripted) -> None:
+    some = traffic(server, cancel="0.5@0")
+    calls = some.requests(40, 1)
+    gone = sum(call.hang_up_after == 0 for call in calls)
+    assert 10 < gone < 30 and some.requests(40, 1) == calls
+    same = CallTraffic("", [Source(lambda *_: [Call("/")], 1)], 0, 1, 1, Cancel(0.5, 0)).requests(99, 1)
+    assert len({id(call) for call in same}) == 2
+    row = summarize(run(fleet, server, calls, Closed(4)))
+    assert (row.answered, row.ends["cancelled"], row.failed) == (40 - gone, gone, 0)
 
 
-def row(clients: int, requests_per_s: float, p50_ms: float | None) -> AtOnceRow:
-    return AtOnceRow(clients, 500, 500, 0, 1.0, requests_per_s, p50_ms, p50_ms, None, 0.1, Window(), {})
+def row_of(clients: int, wall_s: float, e2e_s: float, count: int = 500) -> Row:
+    outcomes = [Outcome(sent_s=0.0, end_s=e2e_s, status=200)] * count
+    return summarize(LevelResult(clients, outcomes, wall_s, client_cpu=0.1))
 
 
 def test_the_knee_is_the_level_of_greatest_power() -> None:
-    rows = [row(1, 100, 10), row(8, 700, 11), row(32, 900, 36), row(64, 910, 70)]
+    rows = [row_of(1, 5.0, 0.01), row_of(8, 0.7, 0.011), row_of(32, 0.55, 0.036), row_of(64, 0.54, 0.07)]
     assert knee(rows) is rows[1]
-    assert knee(rows[:1]) is None and knee([row(1, 0, None), row(8, 0, None)]) is None
-    assert "may go on" in details(rows[:2])[-1] and "may go on" not in details(rows)[-1]
-
-
-def test_a_generator_that_has_no_time_left_says_so() -> None:
-    outcomes = [Outcome(sent_s=0.0, end_s=0.001)] * 200
-    busy = summarize_at_once(AtOnceResult(4, outcomes, 1.0, client_cpu=0.97))
-    assert "97% of a core" in details([busy])[-1]
+    assert knee(rows[:1]) is None
+    marks = [*whole_table(rows, "t").columns[-1].cells]
+    assert marks == ["", "◀", "", ""]
 
 
 def test_tensors_go_as_bytes_behind_their_json() -> None:
@@ -226,28 +223,24 @@ def test_plans_are_seeded_and_lengths_as_asked() -> None:
     assert {length_draw("uniform", (2, 4))(draw) for _ in range(99)} == {2, 3, 4}
 
 
-def test_levels_one_after_another_and_the_table(server: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
-    plan = plan_at_once(
-        server.target(), "embeddings", [1, 2], requests=10, duration_s=None, shape="lognormal", input_tokens=(3, 176),
-        seed=0, timeout_s=10,
-    )  # fmt: skip
-    rows: list[AtOnceRow] = []
-    run_at_once_levels(server.target(), plan, rows)
-    assert [(row.concurrency, row.answered, row.failed) for row in rows] == [(1, 10, 0), (2, 10, 0)]
+def test_levels_one_after_another_and_the_table(server: Scripted) -> None:
+    server.gets["/v1/models"] = [b'{"data": [{"id": "m"}]}']
+    words = ["--url", server.endpoint.url, "--endpoint", "embeddings", "--model", "m", "--concurrency", "1,2"]
+    found = CliRunner().invoke(app, ["bench", *words, "--requests", "10"])
+    assert found.exit_code == 0, found.output
     assert len(server.posts) == 64 + 20  # the warm-up is in no row
-    show_at_once(rows, plan, server.target())
-    shown = capsys.readouterr().out
-    assert "◀ knee" in shown and "0/10" in shown and "lognormal lengths" in shown
+    assert "◀ knee" in found.output and found.output.count("10/10") == 2 and "lognormal lengths" in found.output
 
 
 def test_without_numbers_a_level_takes_five_seconds_at_most(server: Scripted) -> None:
     server.gets["/v2/models/m"] = [b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}]}']
-    plan = plan_at_once(
-        server.target(), "infer", [1], requests=None, duration_s=None, shape="lognormal", input_tokens=(3, 176), seed=0,
-        timeout_s=10,
-    )  # fmt: skip
-    assert plan.duration_s == 5.0 and plan.count == 200_000 and len(plan.questions) == 512
-    assert plan.shape == ""  # no text, no lengths
+    made = traffic(server, endpoint="infer")
+    assert made.what == "infer, one input per request"  # no text, no lengths
+    [level] = made.closed_levels([1], requests=None, duration_s=None)
+    assert level.duration_s == 5.0 and len(level.requests) == 200_000 and level.num_requests is None
+    assert len({id(call) for call in level.requests}) == 512
+    [level] = made.closed_levels([1], requests=7, duration_s=None)
+    assert (level.duration_s, level.num_requests) == (None, 7)
 
 
 @pytest.mark.parametrize(
@@ -256,6 +249,10 @@ def test_without_numbers_a_level_takes_five_seconds_at_most(server: Scripted) ->
         ({"endpoint": "images"}, "choose completions, chat, embeddings"),
         ({"lengths": "zipf"}, "choose uniform, lognormal, fixed"),
         ({"endpoint": "embeddings"}, "name one, such as --model minilm-l6"),
+        ({"endpoint": "embeddings", "model": "m", "cancel": "0.1@20tok"}, "0.1@0 hangs up"),
+        ({"endpoint": "embeddings", "model": "m", "slo": "ttft<1s"}, "e2e_p99<50ms"),
+        ({"endpoint": "embeddings", "model": "m", "shared_prefix": 3}, "--shared-prefix is for models that generate"),
+        ({"endpoint": "predict", "model": "m", "lengths": "file:x"}, "--lengths file:PATH is for models that generate"),
     ],
 )
 def test_bad_options_are_told_before_anything_starts(options: dict[str, Any], message: str) -> None:

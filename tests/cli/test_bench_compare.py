@@ -34,7 +34,7 @@ def report(path: Path, ttfts, clients=(2,), spread=0.0, **changed):
         for ttft in ttfts
         for number in clients
     ]
-    document = {"format": 2, "endpoint": "completions", "lengths": "uniform", "test": {"seed": 0}, "complete": True}
+    document = {"format": 3, "endpoint": "completions", "lengths": "uniform", "test": {"seed": 0}, "complete": True}
     path.write_text(json.dumps({**document, "levels": levels, **changed}))
     return path
 
@@ -90,7 +90,7 @@ def test_the_same_server_is_seldom_called_slower(tmp_path):
     for _ in range(100):
         sides = []
         for name in "ab":
-            document = {"format": 2, "endpoint": "completions", "levels": []}
+            document = {"format": 3, "endpoint": "completions", "levels": []}
             for run in range(5 * 3):
                 level = {"concurrency": 2 ** (run % 3), "requests": 9, "answered": 9, "failed": 0}
                 level |= {key: draw.gauss(100, 5) for key in ("requests_per_s", "output_tokens_per_s")}

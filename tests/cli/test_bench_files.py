@@ -10,7 +10,6 @@ import pytest
 from typer.testing import CliRunner
 
 from aie.app import app
-from aie.bench import load
 from aie.bench.client import Outcome
 from aie.bench.curve import curve, curve_lines
 from aie.bench.knee import knee
@@ -18,6 +17,7 @@ from aie.bench.load import LevelResult
 from aie.bench.notes import notes
 from aie.bench.outputs import Outputs
 from aie.bench.pages import html, markdown
+from aie.bench.progress import Progress
 from aie.bench.report import load_table, summarize
 from aie.bench.svg import line_chart
 from aie.bench.timeline import timeline
@@ -34,6 +34,8 @@ ANSWER = (
     + event({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}})
     + b"data: [DONE]\n\n"
 )
+MODELS = b'{"data": [{"id": "<b>m|1"}]}'
+INPUTS = b'{"inputs": [{"name": "text", "datatype": "BYTES", "shape": [-1]}]}'
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -41,7 +43,8 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self):
-        self.answer(b'{"data": [{"id": "<b>m|1"}]}' if self.path == "/v1/models" else b"none")
+        answers = {"/v1/models": MODELS, "/v2/models/m": INPUTS}
+        self.answer(answers.get(self.path, b"none"))
 
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -101,7 +104,7 @@ def test_all_files_say_the_same(url, tmp_path):
     run, files = bench(url, tmp_path)
     assert run.exit_code == 0, run.output
     document = json.loads(files["json"].read_text())
-    assert (document["format"], document["complete"], len(document["levels"])) == (2, True, 2)
+    assert (document["format"], document["complete"], len(document["levels"])) == (3, True, 2)
     assert document["knee"] in ("1 client", "2 clients") and "◀ knee" in run.output and "latency in ms" in run.output
     assert len(files["rows"].read_text().splitlines()) == 8
     page, text = files["html"].read_text(), files["markdown"].read_text()
@@ -115,16 +118,13 @@ def test_all_files_say_the_same(url, tmp_path):
 
 
 def test_models_that_answer_at_once_too(url, tmp_path):
-    run, files = bench(url, tmp_path, "--endpoint", "embeddings", "--model", "m", "--repeat", "2")
-    assert isinstance(run.exception, InvalidInputError) and "--rows" in str(run.exception)
-    words = ["--endpoint", "embeddings", "--model", "m", "--concurrency", "1,2", "--requests", "4", "--repeat", "2"]
-    for name in ("json", "markdown", "html"):
-        words += [f"--{name}", str(files[name])]
-    run = CliRunner().invoke(app, ["bench", "--url", url, *words])
-    assert run.exit_code == 0 and "Over the runs" in run.output and "latency in ms" in run.output
+    run, files = bench(url, tmp_path, "--endpoint", "predict", "--model", "m", "--repeat", "2")
+    assert run.exit_code == 0, run.output
+    assert "Over the runs" in run.output and "latency in ms" in run.output
+    assert len(files["rows"].read_text().splitlines()) == 16
     document = json.loads(files["json"].read_text())
     assert [(level["concurrency"], level["answered"]) for level in document["levels"]] == [(1, 4), (2, 4)] * 2
-    assert Tags(files["html"].read_text()).open == [] and "By clients" in files["markdown"].read_text()
+    assert Tags(files["html"].read_text()).open == [] and "KB per s" in files["markdown"].read_text()
     same = CliRunner().invoke(app, ["bench", "compare", *[str(files["json"])] * 2])
     assert same.exit_code == 0 and "Verdict: no difference shown." in same.output
 
@@ -153,15 +153,15 @@ def test_a_trace_from_end_to_end(url, tmp_path):
 
 
 def test_an_interrupted_test_writes_all_of_them(url, tmp_path, monkeypatch):
-    whole, seen = load.send_streaming, []
+    step, seen = Progress.step, []
 
-    async def stop_in_the_second_level(*args, **options):
-        seen.append(args)
-        if len(seen) == 2 + 4 + 3:  # after the warm-up, the first level, and two of the second
+    def stop_in_the_second_level(progress, outcome):
+        step(progress, outcome)
+        seen.append(outcome)
+        if len(seen) == 4 + 2:
             raise KeyboardInterrupt
-        return await whole(*args, **options)
 
-    monkeypatch.setattr(load, "send_streaming", stop_in_the_second_level)
+    monkeypatch.setattr(Progress, "step", stop_in_the_second_level)
     run, files = bench(url, tmp_path)
     assert run.exit_code == 130
     document = json.loads(files["json"].read_text())

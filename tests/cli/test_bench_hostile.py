@@ -8,14 +8,15 @@ import ssl
 import pytest
 
 from aie.bench.arrivals import Rate
-from aie.bench.at_once import run_at_once
 from aie.bench.client import HUNG_UP, Endpoint, Outcome, describe_error, get_text, send_streaming
 from aie.bench.events import split_events
 from aie.bench.find_max import Probe, Search, find_max
-from aie.bench.load import LevelResult, Sampler
+from aie.bench.generator import Call
+from aie.bench.generator.ask import Asker
+from aie.bench.load import LevelResult
 from aie.bench.notes import notes
 from aie.bench.options import BenchOptions
-from aie.bench.questions import Question, ask_inputs
+from aie.bench.questions import ask_inputs
 from aie.bench.report import summarize
 from aie.bench.show import shown
 from aie.bench.slo import parse_slo
@@ -168,15 +169,12 @@ def test_a_memory_that_is_described_badly():
 
 def test_answers_at_once_are_read_as_carefully():
     async def ask(endpoint):
-        return await run_at_once(
-            endpoint, "m", [Question("/v1/embeddings", b"{}")], 1, count=1, duration_s=None, timeout_s=10,
-            sampler=Sampler(endpoint, None, lambda: None),
-        )  # fmt: skip
+        outcome = Outcome()
+        await Asker(endpoint, 10).ask(Call("/v1/embeddings", b"{}", answer="whole", keep_alive=True), outcome)
+        return outcome
 
-    [outcome] = answered(b"HTTP/1.1 500 X\r\n\r\n<b>\n\x1b[31moops", ask).outcomes
-    assert outcome.error == "HTTP 500: <b> ?[31moops"
-    [outcome] = answered(b"", ask).outcomes
-    assert outcome.error == "the connection was closed before an answer"
+    assert answered(b"HTTP/1.1 500 X\r\n\r\n<b>\n\x1b[31moops", ask).error == "HTTP 500: <b> ?[31moops"
+    assert answered(b"", ask).error == "the connection was closed before an answer"
 
 
 def test_tls_that_fails_is_said_without_its_library():

@@ -27,8 +27,16 @@ def bench(
         typer.Option(help="Model to name, or to serve when there is no --url. [the server's first; the default]"),
     ] = None,
     endpoint: Annotated[
-        str, typer.Option(help="completions, chat; or a model that answers at once: embeddings, infer, predict.")
-    ] = "completions",
+        str | None,
+        typer.Option(
+            help="completions, chat; a model that answers at once: embeddings, infer, predict; or plain http. "
+            "[completions]"
+        ),
+    ] = None,
+    mix: Annotated[
+        str | None,
+        typer.Option(help="Several at once, with their shares: chat:smollm2-135m=0.7,embeddings:minilm-l6=0.3."),
+    ] = None,
     concurrency: Annotated[
         str | None, typer.Option(help="Closed loop: clients at once; several levels by comma. [1,8,32]")
     ] = None,
@@ -74,12 +82,24 @@ def bench(
         int, typer.Option(help="With --endpoint chat: turns of a conversation; each sends all that was said so far.")
     ] = 1,
     think_s: Annotated[float, typer.Option(help="With --turns: seconds between an answer and the next turn.")] = 0.0,
+    path: Annotated[str | None, typer.Option(help="With --endpoint http: where on the server. [/]")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="With --endpoint http. [POST where there is a --body, else GET]")
+    ] = None,
+    body: Annotated[str | None, typer.Option(help="With --endpoint http: text, or @FILE.")] = None,
+    header: Annotated[list[str] | None, typer.Option(help="With --endpoint http: 'Name: value'; repeatable.")] = None,
     cancel: Annotated[
-        str | None, typer.Option(help="Clients that hang up: 0.1@20tok is a tenth of them, after 20 tokens.")
+        str | None,
+        typer.Option(
+            help="Clients that hang up: 0.1@20tok is a tenth of them, after 20 tokens; 0.1@0 once all is sent."
+        ),
     ] = None,
     slo: Annotated[
         str | None,
-        typer.Option(help="What is promised: ttft<500ms,tpot<50ms of each request; ttft_p99<500ms of a run."),
+        typer.Option(
+            help="What is promised: ttft<500ms,tpot<50ms of each request; ttft_p99<500ms of a run; of answers in one "
+            "piece e2e_p99<50ms."
+        ),
     ] = None,
     find_max: Annotated[
         bool, typer.Option("--find-max", help="With --slo: look for the highest rate that keeps it.")
@@ -94,6 +114,10 @@ def bench(
     seed: Annotated[int, typer.Option(help="Same seed, same requests.")] = 0,
     timeout_s: Annotated[float, typer.Option(help="Seconds after which a request counts as failed.")] = 300.0,
     api_key: Annotated[str | None, typer.Option(envvar="AIE_API_KEY", help="Bearer key for the server.")] = None,
+    metrics_url: Annotated[
+        str | None,
+        typer.Option(help="Where the server's /metrics are, if not at --url, such as http://127.0.0.1:8002 of Triton."),
+    ] = None,
     serve_args: Annotated[
         str, typer.Option(help="Flags for the server that is started, such as '--threads 2 --kernels numpy'.")
     ] = "",
@@ -131,10 +155,11 @@ def bench(
                                                  slower, or no difference shown
     """
     from aie.bench.measure import run_test
-    from aie.bench.options import BenchOptions
+    from aie.bench.options import MIX, BenchOptions
     from aie.bench.outputs import Outputs
     from aie.bench.sources import Sources
 
+    endpoint = endpoint or ("completions" if mix is None else MIX)
     outputs = Outputs(json_path, rows_path, markdown_path, html_path)
     options = BenchOptions(
         url=url, model=model, endpoint=endpoint, concurrency=concurrency, rate=rate, arrivals=arrivals,
@@ -142,7 +167,8 @@ def bench(
         input_tokens=input_tokens, output_tokens=output_tokens, shared_prefix=shared_prefix, cancel=cancel, slo=slo,
         find_max=find_max, repeat=repeat, seed=seed, timeout_s=timeout_s, api_key=api_key, serve_args=serve_args,
         rows_path=rows_path, engine=engine, trace=trace, time_scale=time_scale, length_scale=length_scale, turns=turns,
-        think_s=think_s, ui=ui, processes=processes,
+        think_s=think_s, ui=ui, processes=processes, mix=mix, path=path, method=method, body=body,
+        headers=tuple(header or ()), metrics_url=metrics_url,
     )  # fmt: skip
     sources = Sources.of(options)
     outputs.check()
@@ -169,21 +195,41 @@ def bench(
 
 def _target(stack: contextlib.ExitStack, options: "BenchOptions") -> "Target":
     """The server that runs, or one that is started here and stopped with `stack`."""
-    from aie.assemble import find_model
     from aie.bench.target import own_server, reach
+
+    if options.url is not None:
+        # Of the last two the model may be named, or there is none; other servers than OpenAI's kind have them, too.
+        lists = not set(options.endpoints) <= {"http", "infer", "predict"}
+        target = reach(options.url, options.model, options.api_key, lists=lists)
+        if options.endpoint == "http":
+            target.model = ""
+    else:
+        models = _models_to_serve(options)
+        url, pid = stack.enter_context(own_server([*models, *shlex.split(options.serve_args)]))
+        target = reach(url, None, options.api_key, pid)
+    if options.metrics_url is not None:
+        target.look_at(options.metrics_url)
+    return target
+
+
+def _models_to_serve(options: "BenchOptions") -> list[str]:
+    """Those of the test, each looked at here: what is pulled shows its progress. Raises `InvalidInputError` for one
+    that has not the endpoint."""
+    from aie.assemble import DEFAULT_MODEL, find_model
+    from aie.bench.mix import models_of
+    from aie.bench.options import GENERATE
     from aie_loader import is_predictor
 
-    model = options.model
-    if options.url is not None:
-        return reach(options.url, model, options.api_key)
-    path = find_model(model)  # pulls the default here, where its progress can be seen
-    if is_predictor(path) == options.generates:
-        others = "embeddings, infer or predict" if options.generates else "completions or chat"
-        raise InvalidInputError(
-            f"{model} has no {options.endpoint}; test it with --endpoint {others}.", param="endpoint"
-        )
-    url, pid = stack.enter_context(own_server([*([model] if model else []), *shlex.split(options.serve_args)]))
-    return reach(url, None, options.api_key, pid)
+    asked = [(part.endpoint, part.model) for part in options.parts] or [(options.endpoint, options.model)]
+    for endpoint, model in asked:
+        if endpoint != "http" and is_predictor(find_model(model)) == (endpoint in GENERATE):
+            others = "embeddings, infer or predict" if endpoint in GENERATE else "completions or chat"
+            raise InvalidInputError(
+                f"{model or 'the default model'} has no {endpoint}; test it with {others}.", param="endpoint"
+            )
+    if not options.parts:
+        return [options.model] if options.model else []
+    return models_of(options.parts, DEFAULT_MODEL)
 
 
 def register(app: typer.Typer) -> None:

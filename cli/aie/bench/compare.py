@@ -181,5 +181,5 @@ _GENERATED = (
 )
 _AT_ONCE = (
     _throughput("answered", "per s", "requests_per_s"),
-    _Kind("E2E P50", "ms", lambda level: level.get("p50_ms"), lambda level: level.get("p50_interval_ms")),
+    _latency("E2E P50", "e2e"),
 )

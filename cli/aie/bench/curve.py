@@ -22,12 +22,13 @@ class Point:
 def curve(document: Mapping[str, Any]) -> tuple[str, list[Point]]:
     """The unit of throughput, and a point for each row of a report, in its order."""
     levels: Sequence[Mapping[str, Any]] = document["levels"]
-    if all("output_tokens_per_s" in level for level in levels):
+    if any(level["ttft"]["count"] for level in levels):
         points = [Point(level_label(level), level["output_tokens_per_s"], _generated(level)) for level in levels]
         return "tokens/s", points
     found = []
     for level in levels:
-        named = {"E2E P50": level["p50_ms"], "E2E P99": level["p99_ms"]}
+        e2e = level["e2e"] if level["offered_per_s"] is None else level["due_e2e"]
+        named = {"E2E P50": e2e["p50"], "E2E P99": e2e["p99"]}
         found.append(Point(level_label(level), level["requests_per_s"], _known(named)))
     return "requests/s", found
 
@@ -52,6 +53,8 @@ def curve_lines(document: Mapping[str, Any]) -> list[str]:
 def _generated(level: Mapping[str, Any]) -> dict[str, float]:
     is_open = level["offered_per_s"] is not None
     ttft, e2e = (level["due_ttft"], level["due_e2e"]) if is_open else (level["ttft"], level["e2e"])
+    if level["parts"]:  # a median over all of them would be that of none
+        return _known({"TTFT P50": ttft["p50"]})
     return _known({"TTFT P50": ttft["p50"], "E2E P50": e2e["p50"], "E2E P99": e2e["p99"]})
 
 

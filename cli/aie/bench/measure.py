@@ -6,11 +6,11 @@ from typing import Any
 
 from aie.bench.fleet import Fleet
 from aie.bench.options import BenchOptions
-from aie.bench.recorded import FORMAT, level_label
-from aie.bench.show import context, print_view, shown
+from aie.bench.recorded import FORMAT
+from aie.bench.show import context
 from aie.bench.sources import Sources
+from aie.bench.streaming import run_streaming
 from aie.bench.target import Target
-from aie.console import note
 
 __all__ = ["Measured", "run_test"]
 
@@ -29,70 +29,22 @@ def run_test(target: Target, options: BenchOptions, sources: Sources) -> Measure
     """Runs, and prints tables on standard output."""
     with Fleet(options.processes) as fleet:
         target.fleet = fleet
-        if options.generates:
-            found, requests, failed, unshown = _generated(target, options, sources)
-        else:
-            found, requests, failed, unshown = _at_once(target, options)
+        report = run_streaming(target, options, sources)
     head = {
         "format": FORMAT,
         "url": target.endpoint.url,
-        "model": target.model,
+        "model": _name(target, options),
         "endpoint": options.endpoint,
         "lengths": options.shape,
         "test": options.test,
         "context": context(),
     }
-    return Measured(head | found, requests, failed, fleet.death or unshown)
+    requests = report.requests if options.rows_path is not None else ()
+    return Measured(head | report.as_json(), requests, report.failed, fleet.death or report.unshown)
 
 
-_Found = tuple[dict[str, object], Sequence[Mapping[str, object]], bool, OSError | None]
-
-
-def _generated(target: Target, options: BenchOptions, sources: Sources) -> _Found:
-    from aie.bench.streaming import run_streaming
-
-    report = run_streaming(target, options, sources)
-    return report.as_json(), report.requests if options.rows_path is not None else (), report.failed, report.unshown
-
-
-def _at_once(target: Target, options: BenchOptions) -> _Found:
-    from aie.bench.at_once_levels import plan_at_once, run_at_once_levels, show_at_once
-    from aie.bench.at_once_report import AtOnceRow, details
-    from aie.bench.curve import curve_lines
-    from aie.bench.knee import knee
-    from aie.bench.repeats import AT_ONCE, Repeated, repeated_table
-    from aie.bench.streaming import NEXT_RUN, until_interrupted
-
-    rows: list[AtOnceRow] = []
-    plans = [
-        plan_at_once(
-            target, options.endpoint, options.levels, requests=options.requests, duration_s=options.duration,
-            shape=options.shape, input_tokens=options.bounds, seed=options.seed + number * NEXT_RUN,
-            timeout_s=options.timeout_s, ui=options.progress,
-        )
-        for number in range(options.repeat)
-    ]  # fmt: skip
-
-    def measure() -> None:
-        for number, plan in enumerate(plans, 1):
-            if len(plans) > 1:
-                note(f"Run {number} of {len(plans)}")
-            run_at_once_levels(target, plan, rows)
-
-    complete = until_interrupted(measure)
-    bend = knee(rows)
-    found: dict[str, object] = {
-        "complete": complete,
-        "levels": [row.as_json() for row in rows],
-        "knee": None if bend is None else level_label(bend.as_json()),
-        "notes": details(rows),
-    }
-
-    def show() -> None:
-        show_at_once(rows, plans[0], target)
-        if len(plans) > 1:
-            print_view(repeated_table(Repeated.of(rows, AT_ONCE)))
-        for line in curve_lines(found):
-            print(line)
-
-    return found, (), any(row.failed for row in rows), shown(show)
+def _name(target: Target, options: BenchOptions) -> str:
+    """Of what was tested."""
+    if options.parts:
+        return " + ".join(part.label for part in options.parts)
+    return target.model or f"{options.plain_http.sent_as} {options.plain_http.path}"

@@ -4,19 +4,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aie.bench.arrivals import ArrivalKind, Arrivals, Rate, parse_rates
+from aie.bench.endpoint_checks import check_at_once, check_http, check_mix
 from aie.bench.lengths_file import PREFIX
+from aie.bench.mix import Part, parse_mix
+from aie.bench.plain_http import PlainHttp
 from aie.bench.progress import Ui, choose_ui
 from aie.bench.slo import Slo, parse_slo
 from aie.bench.trace import Cut
 from aie.bench.workload import LENGTHS, Cancel, parse_cancel, parse_lengths
 from aie_engine import InvalidInputError
 
-__all__ = ["ENDPOINTS", "GENERATE", "BenchOptions"]
+__all__ = ["ENDPOINTS", "GENERATE", "MIX", "SENTENCE", "BenchOptions"]
 
-ENDPOINTS = ("completions", "chat", "embeddings", "infer", "predict")
+ENDPOINTS = ("completions", "chat", "embeddings", "infer", "predict", "http")
 GENERATE = ("completions", "chat")
+MIX = "mix"  # in the place of an endpoint
+SENTENCE = (3, 176)  # tokens; lognormal: around 23, with a mean of 30
 _PROMPT = (64, 192)  # tokens, to models that generate
-_SENTENCE = (3, 176)  # tokens; lognormal: around 23, with a mean of 30
 _SENTENCE_MEAN = 30
 
 
@@ -54,9 +58,17 @@ class BenchOptions:
     think_s: float = 0.0
     rows_path: Path | None = None
     engine: bool = False
+    processes: int = 1
+    mix: str | None = None
+    path: str | None = None
+    method: str | None = None
+    body: str | None = None
+    headers: tuple[str, ...] = ()
+    metrics_url: str | None = None
 
     def __post_init__(self) -> None:
-        if self.endpoint not in ENDPOINTS:
+        check_mix(self)
+        if self.endpoint not in ENDPOINTS and not self.is_mix:
             raise InvalidInputError(
                 f"--endpoint is {self.endpoint!r}; choose {', '.join(ENDPOINTS)}.", param="endpoint"
             )
@@ -74,19 +86,41 @@ class BenchOptions:
             self.output_bounds,
             self.promise,
             self.leaving,
+            self.plain_http,
         )  # each checks itself
         Arrivals(Rate(1.0, 1.0), self.kind, self.burstiness)
 
     @property
+    def is_mix(self) -> bool:
+        return self.endpoint == MIX
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Of a mix; else none."""
+        return () if self.mix is None else parse_mix(self.mix)
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """All that is asked."""
+        return tuple(part.endpoint for part in self.parts) or (self.endpoint,)
+
+    @property
     def generates(self) -> bool:
-        """Whether the model under test generates text."""
-        return self.endpoint in GENERATE
+        """Whether a model under test generates text."""
+        return any(endpoint in GENERATE for endpoint in self.endpoints)
+
+    @property
+    def plain_http(self) -> PlainHttp:
+        """Of the endpoint `http`."""
+        return PlainHttp(path=self.path or "/", method=self.method, body=self.body, headers=self.headers)
 
     @property
     def shape(self) -> str:
         """How lengths are distributed."""
         if self.trace is not None:
             return "trace"
+        if self.endpoint == "http":
+            return ""
         return self.lengths or ("uniform" if self.generates else "lognormal")
 
     @property
@@ -96,7 +130,7 @@ class BenchOptions:
             return parse_lengths(self.input_tokens, param="input-tokens")
         if self.generates:
             return _PROMPT
-        return (_SENTENCE_MEAN, _SENTENCE_MEAN) if self.shape == "fixed" else _SENTENCE
+        return (_SENTENCE_MEAN, _SENTENCE_MEAN) if self.shape == "fixed" else SENTENCE
 
     @property
     def pairs_path(self) -> Path | None:
@@ -138,10 +172,18 @@ class BenchOptions:
         if self.generates:
             found |= {"output_tokens": list(self.output_bounds), "shared_prefix": self.shared_prefix,
                       "cancel": self.cancel}  # fmt: skip
-            if self.find_max:
-                found |= {"slo": str(self.promise), "arrivals": self.arrivals, "max_in_flight": self.max_in_flight}
             if self.turns > 1:
                 found |= {"turns": self.turns, "think_s": self.think_s}
+        else:
+            found |= {"cancel": self.cancel}
+        if self.find_max:
+            found |= {"slo": str(self.promise), "arrivals": self.arrivals, "max_in_flight": self.max_in_flight}
+        if self.is_mix:
+            found["mix"] = {part.label: round(part.share, 6) for part in self.parts}
+        if "http" in self.endpoints:
+            found |= {"request": f"{self.plain_http.sent_as} {self.plain_http.path}", "body": self.body}
+        if self.endpoint == "http":
+            found["input_tokens"] = None
         if self.trace is not None:
             found |= {"trace": self.trace.name, "time_scale": self.time_scale, "length_scale": self.length_scale,
                       "max_in_flight": self.max_in_flight, "input_tokens": None, "output_tokens": None}  # fmt: skip
@@ -172,6 +214,8 @@ class BenchOptions:
             raise InvalidInputError("--timeout-s must be positive.", param="timeout-s")
         if self.max_in_flight is not None and self.max_in_flight < 1:
             raise InvalidInputError("--max-in-flight must be at least 1.", param="max-in-flight")
+        if not 1 <= self.processes <= 64:
+            raise InvalidInputError("--processes must be from 1 to 64.", param="processes")
         if not 1 <= self.repeat <= 100:
             raise InvalidInputError("--repeat must be from 1 to 100.", param="repeat")
 
@@ -198,22 +242,9 @@ class BenchOptions:
             raise InvalidInputError("--find-max chooses the rates itself; leave --rate and --concurrency out.")
         if self.find_max and self.repeat > 1:
             raise InvalidInputError("--find-max runs every rate once; leave --repeat out.", param="repeat")
-        if self.generates:
-            return
-        if self.url is None and self.model is None:
-            raise InvalidInputError(
-                f"--endpoint {self.endpoint} needs a model that answers at once; name one, such as --model minilm-l6.",
-                param="model",
-            )
-        if self.pairs_path is not None:
-            raise InvalidInputError(
-                f"--lengths {PREFIX}PATH is for models that generate text, not for {self.endpoint}."
-            )
-        only = {"--trace": self.trace, "--shared-prefix": self.shared_prefix, "--rate": self.rate,
-                "--cancel": self.cancel, "--slo": self.slo, "--rows": self.rows_path}  # fmt: skip
-        for flag, value in only.items():
-            if value:
-                raise InvalidInputError(f"{flag} is for models that generate text, not for {self.endpoint}.")
+        check_http(self)
+        if not self.generates:
+            check_at_once(self)
 
     def _check_arrivals(self) -> None:
         if self.rate is None and not self.find_max and (self.arrivals, self.burstiness) != ("poisson", 1.0):

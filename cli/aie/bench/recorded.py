@@ -11,7 +11,7 @@ from aie_engine import InvalidInputError
 
 __all__ = ["FORMAT", "Recorded", "level_label", "read_report"]
 
-FORMAT = 2
+FORMAT = 3
 _TEST = ("endpoint", "lengths")  # that must agree, beside all of `test`
 _NUMBERS = ("requests", "answered", "failed", "requests_per_s")  # that every level has
 

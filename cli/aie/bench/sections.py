@@ -34,22 +34,26 @@ class Section:
 
 
 def sections(document: Mapping[str, Any]) -> list[Section]:
-    """What went through; and of models that generate, how long it took."""
+    """What went through, how long it took, part by part of a mix, and what server and machine told."""
     levels: Sequence[Level] = document["levels"]
     if not levels:
         return []
-    if "output_tokens_per_s" not in levels[0]:
-        return [_table("By clients", levels, _AT_ONCE, document.get("knee"))]
-    throughput = _table("What went through", levels, _GENERATED, document.get("knee"))
-    found = [throughput, _latencies(levels)]
+    columns = _GENERATED if any(level["ttft"]["count"] for level in levels) else _AT_ONCE
+    found = [_table("What went through", levels, columns, document.get("knee"))]
+    if any(level.get("parts") for level in levels):
+        found.append(_parts(levels))
+    found.append(_latencies(levels))
     if any(level.get("server") for level in levels):
         found.append(_server(levels))
+    if any(level.get("energy") for level in levels):
+        found.append(_energy(levels))
     return found
 
 
 def facts(document: Mapping[str, Any]) -> list[str]:
     """Sentences: what was measured, with what, and what to make of it."""
-    told = [f"{document['model']} at {document['url']}, {document['endpoint']}, {document['lengths']} lengths."]
+    lengths = f", {document['lengths']} lengths" if document["lengths"] else ""
+    told = [f"{document['model']} at {document['url']}, {document['endpoint']}{lengths}."]
     told.append(" · ".join(f"{name} {value}" for name, value in document["context"].items()))
     if document.get("test"):
         told.append("Asked: " + ", ".join(f"{name} {value}" for name, value in document["test"].items() if value))
@@ -58,7 +62,7 @@ def facts(document: Mapping[str, Any]) -> list[str]:
     if document.get("verdict"):
         told.append(document["verdict"])
     told += document.get("notes", ())
-    return told if "p50_ms" in (document["levels"] or [{}])[0] else [*told, *_DEFINITIONS]
+    return [*told, *_DEFINITIONS]
 
 
 def _table(title: str, levels: Sequence[Level], columns: Sequence[Column], knee: object) -> Section:
@@ -81,6 +85,25 @@ def _latencies(levels: Sequence[Level]) -> Section:
     return Section("How long it took, in ms", header, rows)
 
 
+def _parts(levels: Sequence[Level]) -> Section:
+    rows = [
+        [level_label(level), label, *(cell(part) for _, cell in _PART)]
+        for level in levels
+        for label, part in level["parts"].items()
+    ]
+    return Section("By part", ["level", "part", *(name for name, _ in _PART)], rows)
+
+
+def _energy(levels: Sequence[Level]) -> Section:
+    keys = ("watts", "j_per_request", "j_per_token")
+    rows = []
+    for level in levels:
+        found = level["energy"] or {"joules": {}}
+        by_source = ", ".join(f"{source} {joules:.0f}" for source, joules in found["joules"].items())
+        rows.append([level_label(level), *(_number(found.get(key)) for key in keys), by_source or "–"])
+    return Section("Energy", ["level", "W", "J per answered request", "J per token", "J by source"], rows)
+
+
 def _server(levels: Sequence[Level]) -> Section:
     names = list(dict.fromkeys(name for level in levels for name in (level.get("server") or {})))
     rows = [
@@ -90,6 +113,8 @@ def _server(levels: Sequence[Level]) -> Section:
 
 
 def _plain(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_plain(one)}" for name, one in value.items()) or "–"
     return _number(value) if isinstance(value, float) else "–" if value is None else str(value)
 
 
@@ -127,10 +152,41 @@ _GENERATED: Sequence[Column] = (
     ("mean batch", lambda level: _number(level["mean_batch"])),
 )
 _AT_ONCE: Sequence[Column] = (
-    ("requests per s", lambda level: _number(level["requests_per_s"])),
-    ("P50 ms", lambda level: _number(level["p50_ms"])),
-    ("P99 ms", lambda level: _number(level["p99_ms"])),
-    ("errors", lambda level: f"{level['failed']}/{level['requests']}"),
+    ("answered per s", lambda level: _number(level["requests_per_s"])),
+    ("good per s", _good),
+    ("answered", lambda level: f"{level['answered']}/{level['requests']}"),
+    ("refused", _end("rejected")),
+    ("late", _end("timed out")),
+    ("cut", _end("cut")),
+    ("cancelled", _end("cancelled")),
+    ("error", _end("failed")),
+    ("KB per s", lambda level: _number((level["bytes_per_s"] or 0.0) / 1e3)),
     ("memory MB", _megabytes),
-    ("mean batch", lambda level: _number(level["window"]["mean_batch"])),
+    ("mean batch", lambda level: _number(level["mean_batch"])),
+)
+
+
+def _latency(key: str, part: str) -> Callable[[Level], str]:
+    """In the open loop from when requests were due."""
+
+    def cell(level: Level) -> str:
+        is_open = level["offered_per_s"] is not None and f"due_{key}" in level
+        return _number(level[f"due_{key}" if is_open else key][part])
+
+    return cell
+
+
+_PART: Sequence[Column] = (
+    ("answered per s", lambda part: _number(part["requests_per_s"])),
+    ("good per s", _good),
+    ("answered", lambda part: f"{part['answered']}/{part['requests']}"),
+    ("failed", lambda part: str(part["failed"])),
+    ("TTFT P50", _latency("ttft", "p50")),
+    ("P99", _latency("ttft", "p99")),
+    ("TPOT P50", _latency("tpot", "p50")),
+    ("P99", _latency("tpot", "p99")),
+    ("E2E P50", _latency("e2e", "p50")),
+    ("P90", _latency("e2e", "p90")),
+    ("P99", _latency("e2e", "p99")),
+    ("mean batch", lambda part: _number(part["mean_batch"])),
 )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from aie.bench.arrivals import Rate
+from aie.bench.call_traffic import AnyTraffic, CallTraffic
 from aie.bench.curve import curve_lines
 from aie.bench.find_max import Probe, Search, find_max, judge
 from aie.bench.fleet import GeneratorDiedError
@@ -13,7 +14,7 @@ from aie.bench.load import LevelResult, as_row
 from aie.bench.notes import notes
 from aie.bench.options import BenchOptions
 from aie.bench.recorded import level_label
-from aie.bench.repeats import GENERATED, Repeated, repeated_table
+from aie.bench.repeats import AT_ONCE, GENERATED, Repeated, repeated_table
 from aie.bench.report import Row, summarize
 from aie.bench.show import print_view, shown
 from aie.bench.slo import Slo
@@ -25,10 +26,11 @@ from aie.bench.streaming_levels import (
     run_streaming_levels,
     warm_up,
 )
-from aie.bench.streaming_plan import Level, Traffic, closed_levels, open_level
+from aie.bench.streaming_plan import Level, closed_levels, open_level
 from aie.bench.target import Target
 from aie.bench.trace import Trace
 from aie.bench.trace_plan import trace_level
+from aie.bench.traffic import traffic_of
 from aie.console import note
 
 __all__ = ["NEXT_RUN", "StreamingReport", "probe_level", "run_streaming", "until_interrupted"]
@@ -45,6 +47,7 @@ class StreamingReport:
 
     slo: Slo | None = None
     results: list[LevelResult] = field(default_factory=list)
+    what: str = "streaming, greedy"
     search: Search | None = None
     remarks: list[str] = field(default_factory=list)
     complete: bool = True
@@ -92,16 +95,15 @@ class StreamingReport:
 
 def run_streaming(target: Target, options: BenchOptions, sources: Sources) -> StreamingReport:
     """Runs, and prints tables on standard output. Ctrl-C ends the measurement and not the report."""
-    traffic = Traffic(
-        options.bounds, options.output_bounds, options.shape, options.shared_prefix, options.leaving, options.seed,
-        options.endpoint == "chat", options.timeout_s,
-        pairs=sources.pairs, turns=options.turns,
-        think_s=options.think_s,
-    )  # fmt: skip
+    traffic = traffic_of(target, options, sources)
     report = StreamingReport(options.promise)
+    if isinstance(traffic, CallTraffic):
+        report.what = traffic.what
     trace = sources.trace
     if trace is not None and trace.num_failed:
         report.remarks.append(f"Left out: {trace.num_failed} of the trace that had no answer there.")
+    if target.energy.note is not None:
+        report.remarks.append(target.energy.note)
     if options.turns > 1:
         report.remarks.append(f"Conversations of {options.turns} turns, {options.think_s:g} s between them.")
 
@@ -124,9 +126,9 @@ def run_streaming(target: Target, options: BenchOptions, sources: Sources) -> St
 
 def _print(report: StreamingReport, target: Target, options: BenchOptions) -> None:
     rows = report.rows
-    print_tables(rows, slo=report.slo)
+    print_tables(rows, what=report.what, is_whole=not options.generates, slo=report.slo)
     if options.repeat > 1:
-        print_view(repeated_table(Repeated.of(rows, GENERATED)))
+        print_view(repeated_table(Repeated.of(rows, GENERATED if options.generates else AT_ONCE)))
     print_footer(rows, target)
     for line in report.remarks:
         print(line)
@@ -136,11 +138,12 @@ def _print(report: StreamingReport, target: Target, options: BenchOptions) -> No
         print(report.verdict)
 
 
-def _levels(options: BenchOptions, traffic: Traffic, trace: Trace | None) -> list[Level]:
-    if trace is not None:
+def _levels(options: BenchOptions, traffic: AnyTraffic, trace: Trace | None) -> list[Level]:
+    if trace is not None and not isinstance(traffic, CallTraffic):
         return [trace_level(trace, seed=traffic.seed, cancel=traffic.cancel, max_in_flight=options.max_in_flight)]
     if not options.rates:
-        return closed_levels(traffic, options.levels, requests=options.requests, duration_s=options.duration)
+        make = traffic.closed_levels if isinstance(traffic, CallTraffic) else partial(closed_levels, traffic)
+        return make(options.levels, requests=options.requests, duration_s=options.duration)
     return [
         open_level(
             traffic, rate, kind=options.kind, burstiness=options.burstiness, requests=options.requests,
@@ -150,7 +153,7 @@ def _levels(options: BenchOptions, traffic: Traffic, trace: Trace | None) -> lis
     ]  # fmt: skip
 
 
-def _search(target: Target, options: BenchOptions, traffic: Traffic, report: StreamingReport) -> None:
+def _search(target: Target, options: BenchOptions, traffic: AnyTraffic, report: StreamingReport) -> None:
     slo = report.slo
     assert slo is not None and report.search is not None
     warm_up(target, traffic)
@@ -165,7 +168,7 @@ def _search(target: Target, options: BenchOptions, traffic: Traffic, report: Str
     find_max(probe, _FIRST_RATE, report.search)
 
 
-def probe_level(traffic: Traffic, per_s: float, options: BenchOptions) -> Level:
+def probe_level(traffic: AnyTraffic, per_s: float, options: BenchOptions) -> Level:
     """One rate of a search. Where hardly a request would be due, it takes longer: of none nothing can be said."""
     of_rate = partial(
         open_level, traffic, Rate(per_s, per_s), kind=options.kind, burstiness=options.burstiness,

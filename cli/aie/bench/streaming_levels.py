@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
+from aie.bench.call_traffic import AnyTraffic, CallTraffic
 from aie.bench.dashboard import spark
 from aie.bench.fleet import GeneratorDiedError
 from aie.bench.generator import Closed, Open, Plan
@@ -13,14 +14,15 @@ from aie.bench.report import Row, latency_table, load_table
 from aie.bench.server_report import server_table
 from aie.bench.show import context, print_view
 from aie.bench.slo import Slo
-from aie.bench.streaming_plan import Level, Traffic
+from aie.bench.streaming_plan import Level
 from aie.bench.target import Target
+from aie.bench.whole_report import parts_table, whole_table
 
 __all__ = ["print_footer", "print_tables", "run_streaming_level", "run_streaming_levels", "warm_up"]
 
 
 def run_streaming_levels(
-    target: Target, levels: Sequence[Level], traffic: Traffic, results: list[LevelResult], ui: Ui = "plain"
+    target: Target, levels: Sequence[Level], traffic: AnyTraffic, results: list[LevelResult], ui: Ui = "plain"
 ) -> None:
     """Appends to `results`. On Ctrl-C what a level has measured so far is its result, and the interrupt goes on."""
     warm_up(target, traffic)
@@ -28,24 +30,25 @@ def run_streaming_levels(
         run_streaming_level(target, level, traffic, results, ui)
 
 
-def warm_up(target: Target, traffic: Traffic) -> None:
+def warm_up(target: Target, traffic: AnyTraffic) -> None:
     """A few requests in the shape of the run, not counted: the first of a server pay for page faults and caches."""
     sampler = Sampler(target.endpoint, None, lambda: None)
-    requests = traffic.requests(2, 0)
+    count, clients = traffic.warm_up if isinstance(traffic, CallTraffic) else (2, 2)
+    requests = traffic.requests(count, 0)
     asyncio.run(
         run_level(
-            target.endpoint, target.model, requests, 2, sampler=sampler, timeout_s=traffic.timeout_s,
+            target.endpoint, target.model, requests, clients, sampler=sampler, timeout_s=traffic.timeout_s,
             chat=traffic.chat, fleet=target.fleet,
         )
     )  # fmt: skip
 
 
 def run_streaming_level(
-    target: Target, level: Level, traffic: Traffic, results: list[LevelResult], ui: Ui = "plain"
+    target: Target, level: Level, traffic: AnyTraffic, results: list[LevelResult], ui: Ui = "plain"
 ) -> None:
     """Appends to `results`: also when it is interrupted, or the load generator dies, as far as anything has ended."""
     before = len(results)
-    sampler = Sampler(target.endpoint, target.model, target.rss_bytes)
+    sampler = target.sampler()
     progress = Progress(level.label, level.num_requests, ui=ui)
     progress.server = Seen(target.rss_bytes, lambda: {} if sampler.server is None else sampler.server.gauges)
     try:
@@ -63,7 +66,7 @@ def run_streaming_level(
             result.max_in_flight = level.max_in_flight
 
 
-async def _run(target: Target, level: Level, traffic: Traffic, sampler: Sampler, progress: Progress) -> LevelResult:
+async def _run(target: Target, level: Level, traffic: AnyTraffic, sampler: Sampler, progress: Progress) -> LevelResult:
     showing = asyncio.create_task(progress.show())
     calls = calls_of(level.requests, target.model, chat=traffic.chat, think_s=traffic.think_s)
     is_open = level.rate is not None
@@ -77,13 +80,21 @@ async def _run(target: Target, level: Level, traffic: Traffic, sampler: Sampler,
         showing.cancel()
 
 
-def print_tables(rows: Sequence[Row], *, slo: Slo | None = None) -> None:
-    """On standard output."""
-    loop = "Open" if any(row.offered_per_s is not None for row in rows) else "Closed"
-    promised = "" if slo is None else f"; good: {slo}"
-    print_view(load_table(rows, f"{loop} loop, streaming, greedy{promised}", slo=slo))
+def print_tables(
+    rows: Sequence[Row], *, what: str = "streaming, greedy", is_whole: bool = False, slo: Slo | None = None
+) -> None:
+    """On standard output. what: was asked; is_whole: whether answers came in one piece."""
+    is_open = any(row.offered_per_s is not None for row in rows)
+    title = f"{'Open' if is_open else 'Closed'} loop, {what}{'' if slo is None else f'; good: {slo}'}"
+    if is_whole:
+        print_view(whole_table(rows, title, slo=slo))
+        if (parts := parts_table(rows, slo=slo)) is not None:
+            print_view(parts)
+        return
+    print_view(load_table(rows, title, slo=slo))
+    if (parts := parts_table(rows, slo=slo)) is not None:
+        print_view(parts)
     print_view(latency_table(rows))
-    is_open = loop == "Open"
     told = server_table([(row.label, row.server, (row.due_ttft if is_open else row.ttft).p50) for row in rows])
     if told is not None:
         print_view(told)
@@ -102,9 +113,10 @@ def _over_time(rows: Sequence[Row]) -> list[str]:
 def print_footer(rows: Sequence[Row], target: Target) -> None:
     """What the figures are of, and what went wrong."""
     prompt, output = sum(row.prompt_tokens for row in rows), sum(row.output_tokens for row in rows)
-    print(
-        f"{target.model} · {prompt} prompt and {output} output tokens · "
-        + " · ".join(f"{k} {v}" for k, v in context().items())
-    )
+    tokens = [f"{prompt} prompt and {output} output tokens"] if output else []
+    if prompt and not output and (answered := sum(row.answered for row in rows)):
+        tokens = [f"{prompt / answered:.1f} tokens per request"]
+    name = [target.model] if target.model else []
+    print(" · ".join([*name, *tokens, *(f"{k} {v}" for k, v in context().items())]))
     for line in [*notes(rows), *_over_time(rows)]:
         print(line)

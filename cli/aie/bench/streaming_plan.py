@@ -3,19 +3,31 @@ in the open loop when each is due."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from aie.bench.arrivals import ArrivalKind, Arrivals, Rate
+from aie.bench.generator import Call
 from aie.bench.lengths_file import Pairs
 from aie.bench.workload import Cancel, PlannedRequest, plan_requests, plan_sessions
 
-__all__ = ["Level", "Traffic", "closed_levels", "open_level"]
+__all__ = ["Level", "Requests", "Traffic", "closed_levels", "open_level"]
 
 _OPEN_S = 30.0  # how long an open level lasts, unless told
 
 
+class Requests(Protocol):
+    """What is sent, however it is made."""
+
+    @property
+    def seed(self) -> int: ...
+
+    def requests(self, count: int, number: int) -> Sequence[PlannedRequest | Call]:
+        """`count` of them. number: of the level, so that no two send the same."""
+
+
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What requests look like."""
+    """What requests look like that ask for text."""
 
     input_tokens: tuple[int, int]
     output_tokens: tuple[int, int]
@@ -49,17 +61,20 @@ class Traffic:
 class Level:
     """One row of the table to be. clients: of the closed loop; rate, and due [s] from the start: of the open one."""
 
-    requests: Sequence[PlannedRequest]
+    requests: Sequence[PlannedRequest | Call]
     clients: int = 0
     duration_s: float | None = None  # closed: no request is begun later
     rate: Rate | None = None
     due: Sequence[float] = ()
     max_in_flight: int | None = None
+    by_clock: bool = False  # closed: there are more requests than will be sent
 
     @property
-    def num_requests(self) -> int:
-        """With all turns of conversations."""
-        return sum(1 + len(one.later) for one in self.requests)
+    def num_requests(self) -> int | None:
+        """With all turns of conversations; None where the clock decides."""
+        if self.by_clock:
+            return None
+        return sum(1 if isinstance(one, Call) else 1 + len(one.later) for one in self.requests)
 
     @property
     def label(self) -> str:
@@ -82,7 +97,7 @@ def closed_levels(
 
 
 def open_level(
-    traffic: Traffic,
+    traffic: Requests,
     rate: Rate,
     *,
     kind: ArrivalKind,

@@ -39,6 +39,20 @@ class Target:
         self.fleet: Fleet | None = None  # None: each level starts its own
         self._process = None if pid is None else psutil.Process(pid)
 
+    def look_at(self, metrics_url: str) -> None:
+        """Its metrics are elsewhere. Raises `InvalidInputError` for what is no URL, `EnvironmentLacksError` where no
+        metrics are: who names the place wants to see them."""
+        self.metrics = Endpoint.parse(metrics_url.rstrip("/").removesuffix("/metrics"), self.endpoint.api_key)
+        try:
+            status = asyncio.run(get_text(self.metrics, "/metrics"))[0]
+        except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError) as error:
+            reason = describe_error(error, is_begun=False)
+        else:
+            reason = f"status {status}"
+            if status == 200:
+                return
+        raise EnvironmentLacksError(f"No metrics at {self.metrics.url}/metrics: {reason}. Look at --metrics-url.")
+
     def sampler(self) -> Sampler:
         """Watches it through one level."""
         return Sampler(self.metrics, self.model, self.rss_bytes, energy=self.energy, part_models=self.part_models)
