@@ -1,4 +1,4 @@
-"""A line for every so many batches: what it says, when it is written, and that nobody is asked while nothing happens."""
+"""A line for every so many batches: what it says, when it comes, and that nobody is asked while nothing happens."""
 
 import logging
 from typing import Any

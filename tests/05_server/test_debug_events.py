@@ -124,7 +124,10 @@ def test_rejections_say_why(harness: Any) -> None:
     assert (turned_away["status"], turned_away["why"], turned_away["model"]) == (503, "queue_full", "fake")
     harness.post("/v1/completions", {"prompt": 7.5})
     bad = stream.until("rejected")
-    assert bad["status"] == 400 and bad["why"] and "model" not in bad
+    assert (bad["status"], bad["why"]) == (400, "invalid_input")
+    harness.post("/v1/completions", b"{")
+    worse = stream.until("rejected")
+    assert (worse["status"], "model" in worse) == (400, False)
 
 
 def test_with_keys_one_sees_its_own_alone(harness: Any) -> None:
