@@ -150,10 +150,14 @@ def _judge_schedule(result: Result, due: Sequence[float]) -> None:
         result.compared.append(compare("furthest from its due time", 0.0, worst_ms))
     if scenario.spread is not None:
         gaps = [after - before for before, after in pairwise(due)]
-        # Of some thousand gaps: a tenth is three to four standard errors.
-        for name, truth, found in (("mean gap", 1e3 / RATE, 1e3 * fmean(gaps)),
-                                   ("spread of gaps", scenario.spread, stdev(gaps) / fmean(gaps))):  # fmt: skip
-            finding = Finding.RIGHT if abs(found - truth) <= 0.1 * truth else Finding.WRONG
+        # Four standard errors; the excess kurtosis of gamma distributed gaps is six times their squared spread.
+        error = 4 * scenario.spread / math.sqrt(len(gaps))
+        error_of_spread = 4 * math.sqrt((6 * scenario.spread**2 + 2) / (4 * len(gaps)))
+        for name, truth, found, room in (
+            ("mean gap", 1e3 / RATE, 1e3 * fmean(gaps), error),
+            ("spread of gaps", scenario.spread, stdev(gaps) / fmean(gaps), error_of_spread),
+        ):
+            finding = Finding.RIGHT if abs(found - truth) <= room * truth else Finding.WRONG
             result.compared.append(Compared(name, truth, found, finding))
 
 

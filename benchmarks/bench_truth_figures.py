@@ -15,6 +15,7 @@ __all__ = ["Request", "due_start_s", "figures", "kind_of", "matched"]
 
 LATENCIES = ("ttfr", "ttft", "itl", "tpot", "e2e", "due_ttft", "due_e2e", "lag")
 KINDS = ("answered", "rejected", "timed out", "cut", "cancelled", "failed")
+_FARTHEST_S = 0.25  # between what a row says and the arrival of its request
 Row = Mapping[str, object]
 """A line of --rows."""
 
@@ -74,32 +75,36 @@ def kind_of(served: Served, timeout_s: float) -> str:
 
 
 def due_start_s(rows: Sequence[Row], records: Sequence[Served]) -> float:
-    """When the level began, on the server's clock: rows count from it, and a request arrives as soon as it is sent. So
-    it is right but for the shortest way that a request had. The number of a request comes back as prompt_tokens."""
-    starts = [
-        records[_number(row) - 1].arrival_s - float(str(row["sent_s"])) for row in rows if row["end"] == "answered"
-    ]
-    return min(starts)
+    """When the level began, on the server's clock: rows count from it, and no first token is seen before it is written.
+    So it is right but for the shortest way that a token had. The number of a request comes back as prompt_tokens."""
+    answered = [(records[_number(row) - 1], row) for row in rows if row["end"] == "answered"]
+    return max(served.texts[0][0] - float(str(row["first_token_s"])) for served, row in answered)
 
 
 def matched(rows: Sequence[Row], records: Sequence[Served], timeout_s: float) -> list[tuple[Row | None, Request]]:
-    """Every request of the level with its row: answered ones by their number, others by kind and order. Requests that
+    """Every request of the level with its row: answered ones by their number, others by kind and time. Requests that
     came before the level began were there to warm up."""
     start_s = due_start_s(rows, records)
     by_number = {_number(row): row for row in rows if row["end"] == "answered"}
     others = {kind: [row for row in rows if row["end"] == kind] for kind in KINDS if kind != "answered"}
-    for same in others.values():
-        same.sort(key=lambda row: -float(str(row["sent_s"])))
     found: list[tuple[Row | None, Request]] = []
     for served in records:
         if served.arrival_s < start_s:
             continue
         kind = kind_of(served, timeout_s)
-        waiting = others.get(kind, [])
-        row = by_number.get(served.number) if kind == "answered" else waiting.pop() if waiting else None
+        if kind == "answered":
+            row = by_number.get(served.number)
+        else:
+            row = _nearest(others[kind], served.arrival_s - start_s)
         due = None if row is None or row["due_s"] is None else start_s + float(str(row["due_s"]))
         found.append((row, Request(served, kind, due)))
     return found
+
+
+def _nearest(rows: list[Row], sent_s: float) -> Row | None:
+    """Takes it out; None where nothing was sent about then."""
+    gaps = [abs(float(str(row["sent_s"])) - sent_s) for row in rows]
+    return rows.pop(gaps.index(min(gaps))) if gaps and min(gaps) < _FARTHEST_S else None
 
 
 def _number(row: Row) -> int:
@@ -134,7 +139,7 @@ def figures(
     if is_open:
         samples |= {
             "due_ttft": [(one.ttft_s or 0.0) + one.lag_s for one in answered],
-            "due_e2e": [one.e2e_s + one.lag_s for one in answered], "lag": [one.lag_s for one in requests],
+            "due_e2e": [one.e2e_s + one.lag_s for one in answered], "lag": [one.lag_s for one in requests if one.due_s is not None],
         }  # fmt: skip
     for name, values in samples.items():
         found |= {

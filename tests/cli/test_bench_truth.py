@@ -75,9 +75,9 @@ def test_figures_of_a_level_by_hand(modules, serve):
     figures = modules["bench_truth_figures"]
     served = [serve(3, 10.0, *ANSWER), serve(4, 11.0, (1, "status429")), serve(5, 12.0, *ANSWER)]
     rows = [
-        {"end": "answered", "prompt_tokens": 5, "sent_s": 3.0, "due_s": 2.0},
+        {"end": "answered", "prompt_tokens": 5, "sent_s": 3.0, "due_s": 2.0, "first_token_s": 6.5},
         {"end": "rejected", "prompt_tokens": 0, "sent_s": 2.0, "due_s": 2.0},
-        {"end": "answered", "prompt_tokens": 3, "sent_s": 1.0, "due_s": 1.0},
+        {"end": "answered", "prompt_tokens": 3, "sent_s": 1.0, "due_s": 1.0, "first_token_s": 4.0},
     ]
     warm_up = [serve(1, 1.0, *ANSWER), serve(2, 1.0, *ANSWER)]
     pairs = figures.matched(rows, [*warm_up, *served], timeout_s=30.0)
