@@ -92,10 +92,8 @@ def matched(rows: Sequence[Row], records: Sequence[Served], timeout_s: float) ->
         if served.arrival_s < start_s:
             continue
         kind = kind_of(served, timeout_s)
-        if kind == "answered":
-            row = by_number.get(served.number)
-        else:
-            row = _nearest(others[kind], served.arrival_s - start_s)
+        sent_s = served.arrival_s - start_s
+        row = by_number.get(served.number) if kind == "answered" else _nearest(others[kind], sent_s)
         due = None if row is None or row["due_s"] is None else start_s + float(str(row["due_s"]))
         found.append((row, Request(served, kind, due)))
     return found
@@ -139,7 +137,8 @@ def figures(
     if is_open:
         samples |= {
             "due_ttft": [(one.ttft_s or 0.0) + one.lag_s for one in answered],
-            "due_e2e": [one.e2e_s + one.lag_s for one in answered], "lag": [one.lag_s for one in requests if one.due_s is not None],
+            "due_e2e": [one.e2e_s + one.lag_s for one in answered],
+            "lag": [one.lag_s for one in requests if one.due_s is not None],
         }  # fmt: skip
     for name, values in samples.items():
         found |= {
