@@ -38,7 +38,7 @@ class TextFinder:
     def learn(self, payload: bytes, event: dict[str, Any], text: str) -> None:
         """From an event that was read and has `text`. Where it stands is tried out: with another text in its place the
         same event has that text."""
-        if "usage" in event and event["usage"] is not None:
+        if event.get("usage") is not None or event.get("error") is not None:
             return
         needle = b'"' + text.encode() + b'"' if text.isascii() else b""
         at = payload.find(needle) if needle else -1
