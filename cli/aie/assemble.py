@@ -1,15 +1,18 @@
 """Settings become the configurations of the stages, and names become paths."""
 
 import logging
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aie.console import note, pull_progress
-from aie.service_log import ServiceLog
+from aie.log_format import make_formatter
+from aie.service_log import ServiceLog, json_service_log
 from aie.settings import ServeSettings, parse_bytes
 from aie_engine import EngineConfig, EnvironmentLacksError, InvalidInputError, PredictorInfo, available_cores
 from aie_loader import KNOWN_MODELS, pull, resolve
 from aie_reliability import ReliabilityConfig
+from aie_server import SpanSink, load_tracing
 
 __all__ = [
     "DEFAULT_MODEL",
@@ -18,6 +21,7 @@ __all__ = [
     "find_model",
     "reliability_config",
     "set_up_logging",
+    "span_sink",
 ]
 
 DEFAULT_MODEL = "smollm2-135m"
@@ -110,11 +114,33 @@ def _refuse_what_is_not_there(settings: ServeSettings) -> None:
         )
 
 
-def set_up_logging(level: str) -> ServiceLog:
-    """Plain lines on standard error, from a thread of their own. The caller closes it."""
+def span_sink(settings: ServeSettings, environ: Mapping[str, str] = os.environ) -> SpanSink | None:
+    """Where spans go: to --otel-endpoint, or where OpenTelemetry's own variables say. What these want and is not there
+    is a warning, since they are often set for all programs of a machine; what the flag wants is an error."""
+    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return None
+    if settings.otel_endpoint is not None:
+        return load_tracing(settings.otel_endpoint)
+    if not (environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")):
+        return None
+    if environ.get("OTEL_TRACES_EXPORTER", "otlp") not in ("", "otlp"):
+        return None
+    protocol = environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "")
+    try:
+        if protocol == "grpc":
+            raise EnvironmentLacksError("OTEL_EXPORTER_OTLP_PROTOCOL is grpc; spans are sent over HTTP only.")
+        return load_tracing(None)
+    except EnvironmentLacksError as error:
+        logging.getLogger("aie.tracing").warning("There are no spans: %s", error)
+        return None
+
+
+def set_up_logging(level: str, log_format: str = "text") -> ServiceLog:
+    """Lines on standard error, from a thread of their own: plain, or JSON objects. The caller closes it."""
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
         raise InvalidInputError(f"log_level is {level!r}; choose debug, info, warning or error.", param="log_level")
-    log = ServiceLog()
-    logging.basicConfig(handlers=[log], level=number, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log = json_service_log() if log_format == "json" else ServiceLog()
+    log.setFormatter(make_formatter(log_format))
+    logging.basicConfig(handlers=[log], level=number)
     return log

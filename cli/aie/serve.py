@@ -154,6 +154,24 @@ def serve(
         Path | None, typer.Option(help="With --memdebug: write every allocation here, for `aie memdebug replay`.")
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error. [info]")] = None,
+    log_format: Annotated[
+        str | None, typer.Option(help="text for people, or json: every line an object, for programs. [text]")
+    ] = None,
+    log_every: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="A line in the log after every N batches of a model: sizes, queue, memory, tokens/s. 0: never. [100]",
+        ),
+    ] = None,
+    otel_endpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Send spans of every request to this OpenTelemetry collector, such as http://localhost:4318; needs "
+            "`pip install 'aie[otel]'`. [as the OTEL_* variables say]",
+        ),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="TOML file with these settings; variables AIE_* and flags win over it.")
     ] = None,
@@ -202,6 +220,9 @@ def serve(
         "memdebug_sample": memdebug_sample,
         "memory_log": str(memory_log) if memory_log is not None else None,
         "log_level": log_level,
+        "log_format": log_format,
+        "log_every": log_every,
+        "otel_endpoint": otel_endpoint,
     }
     _run(load_settings(flags, config_file=config))
 
@@ -209,11 +230,26 @@ def serve(
 def _run(settings: "ServeSettings") -> None:
     from aie.assemble import set_up_logging
 
-    log = set_up_logging(settings.log_level)
+    log = set_up_logging(settings.log_level, settings.log_format)
     try:
         _serve(settings, log.line)
+    except Exception as error:
+        if settings.log_format != "json":
+            raise
+        raise typer.Exit(_tell(error)) from None
     finally:
         log.close()
+
+
+def _tell(error: Exception) -> int:
+    """Why the server ended, as a line of the log, and the exit code."""
+    import logging
+
+    from aie_engine import AieError
+
+    is_known = isinstance(error, AieError | OSError)
+    logging.getLogger("aie.serve").error("%s", error, exc_info=None if is_known else error)
+    return error.exit_code if isinstance(error, AieError) else 3 if is_known else 1
 
 
 def _serve(settings: "ServeSettings", say: Callable[[str], None]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from aie.assemble import DEFAULT_MODEL, check_api_key, engine_config, find_model, reliability_config
+from aie.assemble import DEFAULT_MODEL, check_api_key, engine_config, find_model, reliability_config, span_sink
 from aie.console import note
 from aie.predictors import close_predictors, start_predictors
 from aie.settings import ServeSettings
@@ -84,6 +84,7 @@ def build_service(settings: ServeSettings, *, report: Callable[[str], None] = no
         check_port(settings.host, settings.grpc_port, flag="--grpc-port")
     catalog, predictor_paths = _catalog(settings)
     versions = [found[-1] for found in catalog.scan().values() if found]
+    spans = span_sink(settings)  # whether the library is there is known early, too
     table = ModelTable(may_be_empty=True)
     share = max(1, len(versions) + len(predictor_paths))
     manager = ModelManager(table, catalog, _Preparation(settings, share, report))
@@ -102,7 +103,12 @@ def build_service(settings: ServeSettings, *, report: Callable[[str], None] = no
             grpc_port=settings.grpc_port,
             gate=gate,
             api_keys=(settings.api_key,) if settings.api_key else (),
-            config=ServerConfig(metrics_prefix=settings.metrics_prefix, slow_request_s=settings.slow_request_s),
+            config=ServerConfig(
+                metrics_prefix=settings.metrics_prefix,
+                slow_request_s=settings.slow_request_s,
+                log_every=settings.log_every,
+            ),
+            spans=spans,
         )
         service = Service(server, gate, manager, predictors=predictors)
         if settings.watch is not None:
@@ -112,6 +118,8 @@ def build_service(settings: ServeSettings, *, report: Callable[[str], None] = no
     except BaseException:
         manager.close()
         close_predictors(predictors)
+        if spans is not None:
+            spans.close()
         raise
 
 

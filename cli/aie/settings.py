@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
+from aie.log_format import FORMATS
 from aie_engine import InvalidInputError
 
 __all__ = ["ServeSettings", "load_settings", "parse_bytes"]
@@ -28,6 +29,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "rate_limit": (1e-6, 1e9, "a positive number of requests per second"),
     "memdebug_sample": (1, 1 << 20, f"from 1 (every allocation) to {1 << 20}"),
     "deadline_s": (1e-3, _LONGEST_S, "a positive number of seconds, at most a year"),
+    "log_every": (0, 1e9, "0 (never) or a number of batches"),
     "slow_request_s": (0, _LONGEST_S, "0 or a number of seconds, at most a year"),
     "grace_s": (0, _LONGEST_S, "0 or a number of seconds, at most a year"),
 }
@@ -75,6 +77,9 @@ class ServeSettings:
     memdebug_sample: int = 1  # of so many allocations one is recorded
     memory_log: str | None = None  # file for every allocation and release, to be replayed
     log_level: str = "info"
+    log_format: str = "text"  # text | json
+    log_every: int = 100  # a line in the log after so many batches of a model; 0: none
+    otel_endpoint: str | None = None  # of an OpenTelemetry collector: spans of every request; none: OTEL_* variables
     seed: int = 0
     origins: Mapping[str, str] = field(default_factory=dict)  # setting → where its value came from
 
@@ -124,6 +129,8 @@ def _check(key: str, value: object, origin: str) -> None:
 
         if value not in PRECISIONS:
             raise InvalidInputError(f"{name} is {value!r}; choose file, {', '.join(PRECISIONS)}.", param=key)
+    if key == "log_format" and value not in FORMATS:
+        raise InvalidInputError(f"{name} is {value!r}; choose {' or '.join(FORMATS)}.", param=key)
     if key == "metrics_prefix" and not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*|", str(value)):
         raise InvalidInputError(
             f"{name} is {value!r}; it may hold letters, digits, _ and :, and cannot begin with a digit.", param=key
