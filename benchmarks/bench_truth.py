@@ -100,9 +100,12 @@ def run(scenario: Scenario, folder: Path, seed: int) -> Result:
         done = subprocess.run(command, check=False, capture_output=True, text=True)
     if not rows_path.exists():
         raise SystemExit(f"aie bench ended with {done.returncode} and without figures:\n{done.stderr[-2000:]}")
-    [level] = json.loads(json_path.read_text())["levels"]
+    document = json.loads(json_path.read_text())
+    [level] = document["levels"]
     rows = [json.loads(line) for line in rows_path.read_text().splitlines()]
     result = Result(scenario, [])
+    bound = any("client-bound" in line for line in document["notes"])
+    result.remarks.append(f"it used {level['client_cpu']:.0%} of a core" + bound * ", and calls itself client-bound")
     if done.returncode != 1:  # requests failed, as they were meant to
         result.compared.append(Compared("exit code", 1, done.returncode, Finding.WRONG))
     judge(result, level, rows, server.records)

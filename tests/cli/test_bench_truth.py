@@ -12,15 +12,17 @@ from types import ModuleType
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-NAMES = ("scripted_server", "bench_truth_figures", "bench_truth_scripts", "bench_truth_verdict", "http_load")
+NAMES = ("scripted_server", "bench_truth_figures", "bench_truth_scripts", "bench_truth_verdict", "agreement",
+         "drive_others")  # fmt: skip
 
 
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield {name: importlib.import_module(name) for name in NAMES}
-    for name in NAMES:
-        sys.modules.pop(name, None)
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(BENCHMARKS)):
+            del sys.modules[name]
 
 
 @pytest.fixture
@@ -165,3 +167,32 @@ def test_a_server_with_a_script_that_is_none_says_so(modules):
         server.scripted_server([server.Script(((0, "dance"),))]),
     ):
         pass
+
+
+def test_two_generators_agree_within_three_percent_and_ours_with_the_truth(modules):
+    line = modules["agreement"].Line
+    assert not line("ttft.p50", 100.0, 102.0, 99.5, must_agree=True).is_wrong
+    assert line("ttft.p50", 100.0, 102.0, 98.0, must_agree=True).is_wrong
+    assert not line("ttft.p50", 100.0, 102.0, 50.0).is_wrong  # they are wrong, and known to be
+    assert line("ttft.p50", 100.0, 104.0, 104.0, must_agree=True).is_wrong
+    assert not line("ttft.p50", None, 100.0, 102.0, must_agree=True).is_wrong
+    assert (
+        line("ttft.p50", 100.0, None, 100.0).is_wrong and line("ttft.p50", None, 100.0, None, must_agree=True).is_wrong
+    )
+
+
+def test_what_must_hold_of_a_run_against_another_server(modules):
+    judge = modules["drive_others"].judge
+    row = {"end": "answered", "output_tokens": 24, "prompt_tokens": 9, "sent_s": 0.1, "first_byte_s": 0.2,
+           "first_token_s": 0.2, "end_s": 0.3}  # fmt: skip
+    level = {"requests": 2, "failed": 0, "errors": {}, "uncounted": 0, "ends": {"answered": 1, "cancelled": 1}}
+    assert list(judge(level, [row, {"end": "cancelled"}])) == []
+    wrong = {"requests": 3, "failed": 1, "errors": {"cut": 1}, "uncounted": 2, "ends": {"answered": 1, "cancelled": 1}}
+    odd = row | {"output_tokens": 23, "prompt_tokens": 0, "first_token_s": 0.15}
+    assert list(judge(wrong, [odd])) == [
+        "1 of 3 not answered: {'cut': 1}",
+        "of 2 answers the server did not count the tokens",
+        "1 answers were not of 24 tokens",
+        "of 1 prompts the server did not count the tokens",
+        "in 1 answers times are not in their order",
+    ]
