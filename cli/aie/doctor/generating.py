@@ -21,6 +21,7 @@ LEVELS = (1, 2, 4, 8)
 _SHORT = 24  # tokens of prompts
 _STREAMS = 4
 _PER_ROUND = 8  # requests
+_TIME_FOR_MORE = 24  # answers, which three prompts need alone, again and among others one after another
 _ANSWER_S = 0.5  # that an answer ought to take alone
 
 
@@ -84,11 +85,18 @@ class Generating:
             self.answer_tokens = max(4, min(32, int(_ANSWER_S / max(tpot_s, 1e-4))))
 
     async def same(self, until_s: float) -> list[Company]:
-        """A few prompts alone, again, and among others; every prompt of those counts that was answered each time."""
-        prompts = [text_of(_SHORT, 100 + number) for number in range(2 if self.quick else 3)]
-        alone = [await self._say(prompt, until_s) for prompt in prompts]
-        among = {size: await self._together(prompts, size, until_s) for size in (4, 8)}
-        again = [await self._say(prompt, until_s) for prompt in prompts]
+        """A few prompts alone, again, and among others; as many of them as there is time for."""
+        tokens = max(4, self.answer_tokens // 2)
+        start_s = time.perf_counter()
+        prompts = [text_of(_SHORT, 100)]
+        alone = [await self._say(prompts[0], tokens, until_s)]
+        took_s = time.perf_counter() - start_s
+        if (until_s - start_s) / max(took_s, 1e-3) > _TIME_FOR_MORE:
+            more = [text_of(_SHORT, 101 + number) for number in range(1 if self.quick else 2)]
+            alone += [await self._say(prompt, tokens, until_s) for prompt in more]
+            prompts += more
+        again = [await self._say(prompt, tokens, until_s) for prompt in prompts]
+        among = {size: await self._together(prompts, size, tokens, until_s) for size in (4, 8)}
         cases = []
         for n, prompt in enumerate(prompts):
             first, second = alone[n], again[n]
@@ -98,23 +106,25 @@ class Generating:
             at, margin = None, None
             moved = next((text for text in others.values() if text != first), None)
             if moved is not None:
-                at, margin = await self._margin(prompt, first, moved, until_s)
+                at, margin = await self._margin(prompt, tokens, first, moved, until_s)
             cases.append(Company(first, second, others, margin, at))
         return cases
 
-    async def _say(self, prompt: str, until_s: float) -> str | None:
-        answer = await self.asker.write(prompt, self.answer_tokens, until_s=until_s)
+    async def _say(self, prompt: str, tokens: int, until_s: float) -> str | None:
+        answer = await self.asker.write(prompt, tokens, until_s=until_s)
         return answer.text if answer.error is None else None
 
-    async def _together(self, prompts: Sequence[str], size: int, until_s: float) -> list[str | None]:
+    async def _together(self, prompts: Sequence[str], size: int, tokens: int, until_s: float) -> list[str | None]:
         """The prompts, with others of many lengths to make up the number; those first, so that the batch is there."""
         others = [text_of(8 * (number + 1), 200 + number) for number in range(size - len(prompts))]
-        tasks = [asyncio.create_task(self._say(text, until_s)) for text in [*others, *prompts]]
+        tasks = [asyncio.create_task(self._say(text, tokens, until_s)) for text in [*others, *prompts]]
         return (await asyncio.gather(*tasks))[len(others) :]
 
-    async def _margin(self, prompt: str, one: str, other: str, until_s: float) -> tuple[int | None, float | None]:
+    async def _margin(
+        self, prompt: str, tokens: int, one: str, other: str, until_s: float
+    ) -> tuple[int | None, float | None]:
         """Where two answers part, and by how much the likeliest token leads there."""
-        scores = await self.asker.score(prompt, self.answer_tokens, until_s=until_s)
+        scores = await self.asker.score(prompt, tokens, until_s=until_s)
         parted = parting(one, other)
         ends = accumulate(len(max(tops, key=lambda token: tops[token], default="")) for tops in scores)
         for at, (tops, end) in enumerate(zip(scores, ends, strict=False)):

@@ -50,6 +50,7 @@ def load_of(answers: Sequence[Answer], clients: int, start_s: float, window: Win
         num_answered=len(good),
         neighbours=window.neighbours,
         seen_batch=seen,
+        num_late=sum(answer.is_late for answer in answers),
     )
     return _with_counters(load, window)
 

@@ -63,6 +63,7 @@ class Load:
     in_flight: float  # mean, as the client has it
     num_answered: int
     neighbours: Neighbours
+    num_late: int = 0  # given up, since the time was over
     mean_batch: float | None = None  # by the server's own counters
     seen_batch: float | None = None  # streams between their first and last token at once, as seen from here
     running_max: float | None = None

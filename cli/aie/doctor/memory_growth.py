@@ -44,7 +44,7 @@ def judge_memory(seen: MemoryRounds, server: str, url: str) -> Finding:
     if len(seen.sizes) < _FEWEST:
         return Finding(
             WHAT, "note", f"only {len(seen.sizes)} rounds of traffic were done in the time there was; a trend needs "
-            f"{_FEWEST}", "without --quick there is more time",
+            f"{_FEWEST}", "again on a quieter machine, and without --quick",
         )  # fmt: skip
     explained = seen.first_use or [0] * len(seen.sizes)
     line = trend([size - first for size, first in zip(seen.sizes, explained, strict=True)])

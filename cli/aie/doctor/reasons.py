@@ -42,13 +42,14 @@ def _reason_of_queue(load: Load) -> Reason:
 
 
 def _reason_of_cuts(load: Load) -> Reason:
-    """Of a model that answers at once: why most of its batches were sent off."""
-    mean = load.mean_batch or 0.0
-    if load.cuts.get("full", 0.0) + load.cuts.get("preferred", 0.0) <= sum(load.cuts.values()) / 2:
+    """Of a model that answers at once: why most of its batches were sent off. One that is cut "alone" waits for nobody,
+    and one that is full below its limit of inputs is full of tokens."""
+    half = sum(load.cuts.values()) / 2
+    if load.cuts.get("alone", 0.0) > half:
+        return "passthrough"
+    if load.cuts.get("full", 0.0) + load.cuts.get("preferred", 0.0) <= half:
         return "wait"
-    if load.batch_limit is not None and mean < 0.9 * load.batch_limit:
-        return "passthrough" if mean < 1.5 else "short"
-    return "batch"
+    return "short" if load.batch_limit is not None and (load.mean_batch or 0.0) < 0.9 * load.batch_limit else "batch"
 
 
 def explain(reason: Reason, load: Load, server: str) -> tuple[str, str]:

@@ -33,7 +33,7 @@ def judge_company(cases: Sequence[Company]) -> Finding:
         return Finding(
             WHAT,
             "bad",
-            f"{len(unsteady)} of {len(cases)} prompts got another answer when asked again, alone and at temperature 0 "
+            f"{len(unsteady)} of {_count(cases, 'prompt')} got another answer when asked again, alone and at temperature 0 "
             f"({_parting(unsteady[0].alone, unsteady[0].again)})",
             "look for an operator that is not deterministic, memory read before it is written, or a server that "
             "ignores temperature",
@@ -41,12 +41,12 @@ def judge_company(cases: Sequence[Company]) -> Finding:
         )
     moved = [one for one in cases if _differs(one)]
     if not moved:
-        text = f"{len(cases)} prompts, temperature 0: letter for letter the same alone, again and {among}"
+        text = f"{_count(cases, 'prompt')}, temperature 0: letter for letter the same alone, again and {among}"
         return Finding(WHAT, "ok", text, figures=figures)
     worst = max(moved, key=lambda one: math.inf if one.margin is None else one.margin)
     size, other = next((size, text) for size, text in worst.among.items() if text != worst.alone)
     text = (
-        f"{len(moved)} of {len(cases)} prompts got another answer among {size} requests than alone "
+        f"{len(moved)} of {_count(cases, 'prompt')} got another answer among {size} requests than alone "
         f"({_parting(worst.alone, other)})"
     )
     if worst.margin is not None and worst.margin < _NEAR:
@@ -82,7 +82,7 @@ def judge_predictions(cases: Sequence[Predictions]) -> Finding:
         )
     names = sorted({name for one in cases for name in one.among})
     if worst == 0:
-        text = f"{len(cases)} inputs: bit for bit the same alone, again and {', '.join(names) or 'alone'}"
+        text = f"{_count(cases, 'input')}: bit for bit the same alone, again and {', '.join(names) or 'alone'}"
         return Finding(WHAT, "ok", text, figures=figures)
     text = f"{company}, an input gave numbers that differ by {worst:.1e} of their size from those it has alone"
     if worst <= _ROUNDING:
@@ -100,6 +100,10 @@ def difference(one: Sequence[float], other: Sequence[float]) -> float:
     size = max(map(abs, one)) or 1.0
     found = max(abs(a - b) for a, b in zip(one, other, strict=True)) / size
     return math.inf if math.isnan(found) else found
+
+
+def _count(cases: Sequence[object], what: str) -> str:
+    return f"{len(cases)} {what}" + ("s" if len(cases) != 1 else "")
 
 
 def _differs(one: Company) -> bool:

@@ -25,7 +25,7 @@ def judge_spikes(seen: Spikes, server: str) -> Finding:
     if share is None:
         return Finding(
             WHAT, "note", f"only {len(seen.steady_s)} {seen.of} were seen in the time there was; a tail needs "
-            f"{min_samples(_SHARES[-1])}", "without --quick there is more time",
+            f"{min_samples(_SHARES[-1])}", "again on a quieter machine, and without --quick",
         )  # fmt: skip
     usual = percentile(seen.steady_s, 0.5) or 0.0
     steady = percentile(seen.steady_s, share) or 0.0
@@ -96,8 +96,10 @@ def _why_mixed(seen: Spikes, server: str) -> tuple[str, str]:
         )
     if seen.of != "gaps":
         return (
-            "short inputs wait for the long ones in their batch",
-            "a smaller --max-batch-tokens" if server == "aie" else "smaller batches, or buckets by length",
+            "short inputs wait for the long ones that are computed with them, or before them",
+            "a smaller --max-batch-tokens, or more --workers"
+            if server == "aie"
+            else "smaller batches, or more workers",
         )
     return (
         "answers stand still while a prompt is computed",

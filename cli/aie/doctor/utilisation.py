@@ -22,9 +22,9 @@ def utilisation(load: Load) -> float | None:
 
 def judge_utilisation(load: Load | None, server: str) -> Finding:
     """Good from 60 % on: prompts, and the way in and out, take the rest. Bad below 40 %."""
-    if load is None or load.num_answered < _FEWEST:
-        answered = 0 if load is None else load.num_answered
-        return Finding(WHAT, "note", f"only {answered} requests were answered under load; nothing is said of it")
+    num_sent = 0 if load is None else load.num_answered + load.num_late
+    if load is None or num_sent < _FEWEST:
+        return Finding(WHAT, "note", f"only {num_sent} requests were under way at once; nothing is said of it")
     used = utilisation(load)
     if used is None:
         return Finding(WHAT, "note", "does not apply: the server has no /metrics that count batches, and answers that "
