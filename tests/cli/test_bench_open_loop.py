@@ -210,7 +210,15 @@ def test_how_requests_end():
         failed("Connection refused", 0),
     ]
     row = summarize(LevelResult(1, outcomes, wall_s=1.0), parse_slo("e2e<10s"))
-    assert row.ends == {"answered": 1, "rejected": 2, "timed out": 1, "cut": 1, "cancelled": 1, "failed": 2}
+    assert row.ends == {
+        "answered": 1,
+        "rejected": 2,
+        "timed out": 1,
+        "cut": 1,
+        "cancelled": 1,
+        "stopped": 0,
+        "failed": 2,
+    }
     assert (row.requests, row.answered, row.failed, row.good) == (8, 1, 6, 1)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from aie.bench.client import Outcome
+from aie.bench.generator import Outcome
 from aie.bench.saturation import Rules, Sample, saturated
 from aie.bench.slo import Slo
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import median
 
-from aie.bench.client import Outcome
+from aie.bench.generator import Outcome
 
 __all__ = ["falls_behind"]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from aie.bench.arrivals import Step
 from aie.bench.energy import Energy, EnergyMeter
 from aie.bench.fleet import Fleet
 from aie.bench.generator import Call, Closed, Conversation, Endpoint, Open, Outcome, Plan, Turn
@@ -38,6 +39,10 @@ class LevelResult:
     max_in_flight: int | None = None  # of the open loop: why requests may have been sent late
     energy: Energy | None = None
     servers: Mapping[str, ServerWindow] = field(default_factory=dict)  # of a mix: what was counted of each part's model
+    stopped: str | None = None  # why it was ended before its time
+    unsent: int = 0  # of one that was: requests that were due and had not been sent, for the cap
+    rate: str | None = None  # of the open loop, where it is not the same all the time
+    steps: Sequence[Step] = ()  # and its parts
 
 
 @dataclass(slots=True)

@@ -71,7 +71,13 @@ def _of_answers(row: Row) -> Iterator[str]:
             f"of {row.uncounted} of {row.answered} answers the server did not say how many tokens they have; each "
             "event with text is taken for one."
         )
-    if row.saturated is not None:
+    if row.stopped is not None:
+        unsent = f", and {row.unsent} were due and not sent" if row.unsent else ""
+        yield (
+            f"stopped after {row.wall_s:.0f} s: {row.stopped}. {row.ends['stopped']} requests were still open{unsent}; "
+            "they are in no latency. --no-stop goes on to the end."
+        )
+    elif row.saturated is not None:
         yield f"the server {row.saturated}; a longer run would have had longer latencies."
     if row.turn_ttft_p50:
         turns = " · ".join(f"{turn} {ms:.0f}" for turn, ms in enumerate(row.turn_ttft_p50, 1))

@@ -3,19 +3,21 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import get_args
 
 from rich import box
 from rich.table import Table
 
-from aie.bench.client import Outcome
+from aie.bench.by_step import StepRow, by_step
 from aie.bench.energy import Energy, Spent
+from aie.bench.generator import Outcome, OutcomeKind
 from aie.bench.keeping_up import falls_behind
 from aie.bench.knee import knee
 from aie.bench.load import LevelResult
 from aie.bench.server_side import ServerWindow
 from aie.bench.slo import Slo
 from aie.bench.statistics import Interval, median_interval, percentile, tail, upper_bound
-from aie.bench.steady import steady_window
+from aie.bench.steady import Steady, steady_window
 from aie.bench.timeline import Timeline, timeline
 
 __all__ = ["Latency", "Row", "latency_table", "load_table", "summarize"]
@@ -64,8 +66,8 @@ class Row:
     offered_per_s: float | None  # of the open loop
     requests: int
     answered: int
-    failed: int  # not answered in full, and not hung up on as asked
-    ends: dict[str, int]  # answered, rejected, timed out, cut, cancelled, failed
+    failed: int  # not answered in full, and not hung up on as asked, nor open when the level was stopped early
+    ends: dict[str, int]  # answered, rejected, timed out, cut, cancelled, stopped, failed
     wall_s: float
     requests_per_s: float
     good: int | None  # requests that kept the SLO; None without one
@@ -96,6 +98,11 @@ class Row:
     bytes_per_s: float | None = None  # of the bodies of answers
     parts: Mapping[str, "Row"] = field(default_factory=dict)  # of a mix
     generator_cpu: tuple[float, ...] = ()  # of one core, used by each process of the load generator
+    steady: Steady | None = None  # the window of `steady_tokens_per_s`
+    stopped: str | None = None  # why it was ended before its time
+    unsent: int = 0  # of one that was: requests that were due and had not been sent, for the cap
+    rate: str | None = None  # of the open loop, where it is not the same all the time
+    steps: tuple[StepRow, ...] = ()  # and what came in each part of it
 
     @property
     def name(self) -> str:
@@ -106,16 +113,20 @@ class Row:
 
     def as_json(self) -> dict[str, object]:
         """For `--json`."""
-        return asdict(self)
+        return asdict(self) | {"client_bound": self.is_client_bound}
 
     @property
     def label(self) -> str:
         """What was asked of the server."""
-        return str(self.concurrency) if self.offered_per_s is None else f"{self.offered_per_s:g}/s"
+        if self.offered_per_s is None:
+            return str(self.concurrency)
+        return f"{self.rate or f'{self.offered_per_s:g}'}/s"
 
     @property
     def power(self) -> float:
-        """Requests/s per second of median latency; 0 where nothing was answered."""
+        """Requests/s per second of median latency; 0 where nothing was answered, or the median would be of a mix."""
+        if self.parts:
+            return 0.0
         p50 = self.e2e.p50 if self.offered_per_s is None else self.due_e2e.p50
         return self.requests_per_s / (p50 / 1e3) if p50 else 0.0
 
@@ -128,7 +139,7 @@ class Row:
             return True
         if self.max_in_flight is not None:  # then to be late is what was asked for
             return False
-        late, first = self.lag.p99 or self.lag.max, self.ttft.p50
+        late, first = self.lag.p99 or self.lag.max, self.ttft.p50 or self.e2e.p50
         return late is not None and first is not None and late > max(0.05 * first, 1.0)
 
 
@@ -145,8 +156,8 @@ def summarize(result: LevelResult, slo: Slo | None = None) -> Row:
         offered_per_s=result.offered_per_s,
         requests=len(result.outcomes),
         answered=len(answered),
-        failed=len(result.outcomes) - len(answered) - ends["cancelled"],
-        ends={kind: ends[kind] for kind in ("answered", "rejected", "timed out", "cut", "cancelled", "failed")},
+        failed=len(result.outcomes) - len(answered) - ends["cancelled"] - ends["stopped"],
+        ends={kind: ends[kind] for kind in get_args(OutcomeKind)},
         wall_s=result.wall_s,
         requests_per_s=len(answered) / result.wall_s,
         good=None if slo is None else sum(1 for one in result.outcomes if slo.is_met_by(one)),
@@ -166,7 +177,7 @@ def summarize(result: LevelResult, slo: Slo | None = None) -> Row:
         client_cpu=result.client_cpu,
         peak_rss_bytes=result.peak_rss_bytes,
         mean_batch=result.mean_batch,
-        errors=dict(Counter(one.error for one in result.outcomes if one.error is not None)),
+        errors=dict(Counter(one.error for one in result.outcomes if one.error is not None and one.kind != "stopped")),
         saturated=None if result.offered_per_s is None else falls_behind(result.outcomes),
         timeline=timeline(result.outcomes, result.start_s, result.wall_s),
         server=result.server,
@@ -177,6 +188,11 @@ def summarize(result: LevelResult, slo: Slo | None = None) -> Row:
         bytes_per_s=sum(one.num_bytes for one in result.outcomes) / result.wall_s,
         parts=_parts(result, slo),
         generator_cpu=tuple(round(share, 4) for share in result.generator_cpu),
+        steady=None if steady is None else steady.since(result.start_s),
+        stopped=result.stopped,
+        unsent=result.unsent,
+        rate=result.rate,
+        steps=by_step(result.steps, result.outcomes, result.start_s),
     )
 
 

@@ -7,9 +7,10 @@ A limit with a percentile is a verdict on the run; `aie bench --find-max` looks 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
+from statistics import fmean
 
-from aie.bench.client import Outcome
+from aie.bench.generator import Outcome
 from aie.bench.statistics import percentile
 from aie_engine import InvalidInputError
 
@@ -36,7 +37,7 @@ class Limit:
         """Whether one request that has ended is beyond the bound, percentile or not. One that was not answered is; one
         that hung up, as it was asked to, says nothing."""
         if outcome.error is not None:
-            return outcome.kind != "cancelled"
+            return outcome.kind not in ("cancelled", "stopped")
         value = _of(outcome, self.metric)
         return value is None or value >= self.limit_s
 
@@ -70,19 +71,24 @@ class Slo:
         return all((value := _of(outcome, limit.metric)) is not None and value < limit.limit_s for limit in self.limits)
 
     def broken_by(self, outcomes: Sequence[Outcome]) -> list[str]:
-        """The limits that a run does not keep, each with what was measured. Requests that were not answered count as
-        endless: a server that refuses the slow half has no better tail for it. Those that hung up, as they were
-        asked to, say nothing of the server."""
-        broken = []
+        """The limits that a run does not keep, each with what was measured."""
+        return [
+            f"{limit}: {'no answer' if value is None else f'{value * 1e3:.0f} ms'}"
+            for limit, value in zip(self.limits, self.measured(outcomes), strict=True)
+            if value is None or value >= limit.limit_s
+        ]
+
+    def measured(self, outcomes: Sequence[Outcome]) -> list[float | None]:
+        """What each limit is about, in seconds; None: without end. Requests that were not answered count as endless: a
+        server that refuses the slow half has no better tail for it. Those that hung up, as they were asked to, say
+        nothing of the server; those that were open when the level was stopped waited at least for so long."""
         stayed = [one for one in outcomes if one.kind != "cancelled"]
+        found = []
         for limit in self.limits:
-            values = [_endless(_of(one, limit.metric)) if one.error is None else float("inf") for one in stayed]
-            share = 1.0 if limit.share is None else limit.share
-            value = percentile(values, share)
-            if value is None or value >= limit.limit_s:
-                found = "no answer" if value in (None, float("inf")) else f"{value * 1e3:.0f} ms"
-                broken.append(f"{limit}: {found}")
-        return broken
+            values = [_waited(one, limit.metric) for one in stayed]
+            value = percentile(values, 1.0 if limit.share is None else limit.share)
+            found.append(None if value is None or value == inf else value)
+        return found
 
 
 def parse_slo(text: str) -> Slo:
@@ -115,5 +121,11 @@ def _of(outcome: Outcome, metric: str) -> float | None:
     return outcome.e2e_s if outcome.tpot_s is None else outcome.tpot_s
 
 
-def _endless(value: float | None) -> float:
-    return float("inf") if value is None else value
+def _waited(outcome: Outcome, metric: str) -> float:
+    if outcome.kind == "stopped":
+        if metric == "tpot":
+            return fmean(outcome.gaps_s) if outcome.gaps_s else 0.0
+        value = _of(outcome, metric)
+        return outcome.e2e_from_schedule_s if value is None else value
+    value = None if outcome.error is not None else _of(outcome, metric)
+    return inf if value is None else value

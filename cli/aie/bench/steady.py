@@ -6,10 +6,10 @@ least `_SHARE` of the mean number of requests is in flight to the last such mome
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from aie.bench.client import Outcome
+from aie.bench.generator import Outcome
 
 __all__ = ["Steady", "steady_window"]
 
@@ -18,11 +18,12 @@ _SHARE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """Output tokens that arrived between two moments."""
+    """Output tokens that arrived between two moments, and answers that were complete by then."""
 
     begin_s: float
     end_s: float
     tokens: float
+    answers: int = 0
 
     @property
     def seconds(self) -> float:
@@ -31,6 +32,10 @@ class Steady:
     @property
     def tokens_per_s(self) -> float:
         return self.tokens / self.seconds
+
+    def since(self, start_s: float) -> "Steady":
+        """The same on a clock that begins then."""
+        return replace(self, begin_s=self.begin_s - start_s, end_s=self.end_s - start_s)
 
 
 def steady_window(outcomes: Sequence[Outcome]) -> Steady | None:
@@ -44,7 +49,8 @@ def steady_window(outcomes: Sequence[Outcome]) -> Steady | None:
     mean = sum(count * (end - begin) for count, begin, end in spans) / (times[-1] - times[0])
     busy = [(begin, end) for count, begin, end in spans if count >= _SHARE * mean and end > begin]
     begin_s, end_s = busy[0][0], busy[-1][1]
-    return Steady(begin_s, end_s, sum(_tokens(one, begin_s, end_s) for one in outcomes))
+    answers = sum(one.error is None and begin_s < one.end_s <= end_s for one in outcomes)
+    return Steady(begin_s, end_s, sum(_tokens(one, begin_s, end_s) for one in outcomes), answers)
 
 
 def _tokens(outcome: Outcome, begin_s: float, end_s: float) -> float:
