@@ -2,8 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, ClassVar
 
@@ -88,3 +90,65 @@ async def _asked(reader: asyncio.StreamReader) -> Asked:
 @pytest.fixture
 def scripted() -> type[Scripted]:
     return Scripted
+
+
+class Threaded(ThreadingHTTPServer):
+    """A server in threads of its own, for whole commands, which have an event loop of theirs. answer: gives status and
+    body; connections stay open, unless `closes`."""
+
+    daemon_threads = True
+    request_queue_size = 100
+
+    def __init__(self, answer: Callable[[Asked], tuple[int, bytes]]) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answer, self.closes = answer, False
+        self.asked: list[Asked] = []
+        self.num_connections = 0
+        self.endpoint = Endpoint("127.0.0.1", self.server_address[1], "", False)
+
+    def of(self, method: str) -> list[Asked]:
+        """What came with this method."""
+        return [one for one in self.asked if one.method == method]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Threaded
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.num_connections += 1
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _serve(self) -> None:
+        raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        asked = Asked(self.command, self.path, {name.lower(): value for name, value in self.headers.items()}, raw)
+        self.server.asked.append(asked)
+        status, body = self.server.answer(asked)
+        head = f"HTTP/1.1 {status} x\r\nContent-Length: {len(body)}\r\n"
+        if self.server.closes:
+            head, self.close_connection = head + "Connection: close\r\n", True
+        self.wfile.write(f"{head}\r\n".encode() + body)
+
+    do_GET = do_POST = do_PUT = do_DELETE = _serve
+
+
+@pytest.fixture
+def threaded() -> Iterator[Callable[[Callable[[Asked], tuple[int, bytes]]], Threaded]]:
+    """Starts a server that answers so; it ends with the test."""
+    begun: list[tuple[Threaded, threading.Thread]] = []
+
+    def start(answer: Callable[[Asked], tuple[int, bytes]]) -> Threaded:
+        server = Threaded(answer)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        begun.append((server, thread))
+        return server
+
+    yield start
+    for server, thread in begun:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -3,9 +3,7 @@
 import asyncio
 import json
 import struct
-import threading
 from collections.abc import Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
 from typing import Any
 
@@ -16,7 +14,7 @@ from aie.app import app
 from aie.bench.call_traffic import CallTraffic, Source
 from aie.bench.command import bench
 from aie.bench.fleet import Fleet
-from aie.bench.generator import Call, Closed, Endpoint, Open, Outcome, Plan
+from aie.bench.generator import Call, Closed, Open, Outcome, Plan
 from aie.bench.knee import knee
 from aie.bench.load import LevelResult, Sampler, run_plan
 from aie.bench.notes import notes
@@ -33,58 +31,28 @@ from aie_engine import InvalidInputError
 ANSWER = b'{"data": [], "usage": {"prompt_tokens": 7}}'
 
 
-class Scripted(ThreadingHTTPServer):
-    """Answers every POST with `status` and `answer`; keeps what came, and counts connections."""
+class Script:
+    """What a server answers: GETs as `gets` says, once each; every POST with `status` and `answer`."""
 
-    daemon_threads = True
-    status, answer, close_after_each = 200, ANSWER, False
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, threaded: Any) -> None:
         self.gets: dict[str, list[bytes]] = {}
-        self.posts: list[tuple[str, bytes]] = []
-        self.num_connections = 0
-        self.endpoint = Endpoint("127.0.0.1", self.server_address[1], "", False)
+        self.status, self.answer = 200, ANSWER
+        self.server = threaded(self)
+        self.endpoint = self.server.endpoint
+
+    def __call__(self, asked: Any) -> tuple[int, bytes]:
+        if asked.method == "POST":
+            return self.status, self.answer
+        answers = self.gets.get(asked.path)
+        return (200, answers.pop(0)) if answers else (404, b"{}")
 
     def target(self) -> Target:
         return Target(self.endpoint, "m", None)
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Scripted
-
-    def setup(self) -> None:
-        super().setup()
-        self.server.num_connections += 1
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        answers = self.server.gets.get(self.path)
-        self._answer(200 if answers else 404, answers.pop(0) if answers else b"{}")
-
-    def do_POST(self) -> None:
-        self.server.posts.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
-        self._answer(self.server.status, self.server.answer)
-
-    def _answer(self, status: int, body: bytes) -> None:
-        head = f"HTTP/1.1 {status} x\r\nContent-Length: {len(body)}\r\n"
-        if self.server.close_after_each:
-            head, self.close_connection = head + "Connection: close\r\n", True
-        self.wfile.write(f"{head}\r\n".encode() + body)
-
-
 @pytest.fixture
-def server() -> Iterator[Scripted]:
-    scripted = Scripted()
-    thread = threading.Thread(target=scripted.serve_forever, args=(0.01,))
-    thread.start()
-    yield scripted
-    scripted.shutdown()
-    thread.join()
-    scripted.server_close()
+def server(threaded: Any) -> Script:
+    return Script(threaded)
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +61,12 @@ def fleet() -> Iterator[Fleet]:
         yield started
 
 
-def run(fleet: Fleet, server: Scripted, calls: Sequence[Call], loop: Closed | Open) -> LevelResult:
+def run(fleet: Fleet, server: Script, calls: Sequence[Call], loop: Closed | Open) -> LevelResult:
     sampler = Sampler(server.endpoint, None, lambda: None)
     return asyncio.run(run_plan(Plan(server.endpoint, calls, loop, 10), sampler=sampler, fleet=fleet))
 
 
-def traffic(server: Scripted, **options: Any) -> CallTraffic:
+def traffic(server: Script, **options: Any) -> CallTraffic:
     given = {"url": "http://x", "model": "m", "endpoint": "embeddings", **options}
     made = traffic_of(server.target(), BenchOptions(**given), Sources())
     assert isinstance(made, CallTraffic)
@@ -109,24 +77,25 @@ def questions_of(kind: str, inputs: list[Tensor] | None = None, count: int = 5) 
     return plan_questions(kind, "m", inputs or [], count, length=length_draw("lognormal", (3, 176)), seed=3)
 
 
-def test_each_client_keeps_its_connection_and_questions_come_round_again(fleet: Fleet, server: Scripted) -> None:
+def test_each_client_keeps_its_connection_and_questions_come_round_again(fleet: Fleet, server: Script) -> None:
     calls = traffic(server).requests(600, 1)
     result = run(fleet, server, calls, Closed(3))
     assert [outcome.error for outcome in result.outcomes] == [None] * 600
-    assert len({body for _, body in server.posts}) == 512 and server.posts[0][0] == "/v1/embeddings"
-    assert server.num_connections <= 3
+    posts = server.server.of("POST")
+    assert len({asked.raw for asked in posts}) == 512 and {asked.path for asked in posts} == {"/v1/embeddings"}
+    assert server.server.num_connections <= 3
     row = summarize(result)
     assert (row.answered, row.prompt_tokens, row.output_tokens, row.ttft.count) == (600, 4200, 0, 0)
     assert row.bytes_per_s == pytest.approx(600 * len(ANSWER) / row.wall_s)
 
 
-def test_a_server_that_closes_is_asked_on_new_connections(fleet: Fleet, server: Scripted) -> None:
-    server.close_after_each = True
+def test_a_server_that_closes_is_asked_on_new_connections(fleet: Fleet, server: Script) -> None:
+    server.server.closes = True
     result = run(fleet, server, traffic(server).requests(9, 1), Closed(2))
-    assert [outcome.error for outcome in result.outcomes] == [None] * 9 and server.num_connections == 9
+    assert [outcome.error for outcome in result.outcomes] == [None] * 9 and server.server.num_connections == 9
 
 
-def test_failures_are_counted_and_kept_in_the_number_of_requests(fleet: Fleet, server: Scripted) -> None:
+def test_failures_are_counted_and_kept_in_the_number_of_requests(fleet: Fleet, server: Script) -> None:
     server.status, server.answer = 429, b'{"error": {"message": "no room"}}'
     row = summarize(run(fleet, server, traffic(server).requests(6, 1), Closed(2)))
     assert (row.requests, row.answered, row.failed, row.ends["rejected"], row.requests_per_s) == (6, 0, 6, 6, 0)
@@ -136,11 +105,11 @@ def test_failures_are_counted_and_kept_in_the_number_of_requests(fleet: Fleet, s
     assert run(fleet, server, traffic(server).requests(1, 1), Closed(1)).outcomes[0].error == "the answer is empty"
 
 
-def test_nothing_is_begun_after_the_duration(fleet: Fleet, server: Scripted) -> None:
+def test_nothing_is_begun_after_the_duration(fleet: Fleet, server: Script) -> None:
     assert run(fleet, server, traffic(server).requests(100, 1), Closed(2, 1e-9)).outcomes == []
 
 
-def test_the_open_loop_counts_from_when_requests_were_due(fleet: Fleet, server: Scripted) -> None:
+def test_the_open_loop_counts_from_when_requests_were_due(fleet: Fleet, server: Script) -> None:
     result = run(fleet, server, traffic(server).requests(5, 1), Open([0.0, 0.0, 0.01, 0.02, 0.02]))
     assert len(result.outcomes) == 5 and all(one.lag_s >= 0 for one in result.outcomes)
     result.offered_per_s = 250.0
@@ -150,7 +119,7 @@ def test_the_open_loop_counts_from_when_requests_were_due(fleet: Fleet, server: 
     assert headers[0] == "rate" and "batch\nfull" in headers
 
 
-def test_some_hang_up_when_all_has_been_sent(fleet: Fleet, server: Scripted) -> None:
+def test_some_hang_up_when_all_has_been_sent(fleet: Fleet, server: Script) -> None:
     some = traffic(server, cancel="0.5@0")
     calls = some.requests(40, 1)
     gone = sum(call.hang_up_after == 0 for call in calls)
@@ -204,7 +173,7 @@ def test_inputs_for_which_nothing_can_be_made_up(tensor: Tensor) -> None:
         questions_of("infer", [tensor])
 
 
-def test_the_server_says_what_the_model_takes(server: Scripted) -> None:
+def test_the_server_says_what_the_model_takes(server: Script) -> None:
     inputs = [{"name": "pixels", "datatype": "FP32", "shape": [-1, 784]}]
     server.gets["/v2/models/m"] = [json.dumps({"inputs": inputs}).encode(), b"[]", b'{"inputs": []}']
     assert ask_inputs(server.endpoint, "m") == [Tensor("pixels", "FP32", (784,))]
@@ -223,16 +192,16 @@ def test_plans_are_seeded_and_lengths_as_asked() -> None:
     assert {length_draw("uniform", (2, 4))(draw) for _ in range(99)} == {2, 3, 4}
 
 
-def test_levels_one_after_another_and_the_table(server: Scripted) -> None:
+def test_levels_one_after_another_and_the_table(server: Script) -> None:
     server.gets["/v1/models"] = [b'{"data": [{"id": "m"}]}']
     words = ["--url", server.endpoint.url, "--endpoint", "embeddings", "--model", "m", "--concurrency", "1,2"]
     found = CliRunner().invoke(app, ["bench", *words, "--requests", "10"])
     assert found.exit_code == 0, found.output
-    assert len(server.posts) == 64 + 20  # the warm-up is in no row
+    assert len(server.server.of("POST")) == 64 + 20  # the warm-up is in no row
     assert "◀ knee" in found.output and found.output.count("10/10") == 2 and "lognormal lengths" in found.output
 
 
-def test_without_numbers_a_level_takes_five_seconds_at_most(server: Scripted) -> None:
+def test_without_numbers_a_level_takes_five_seconds_at_most(server: Script) -> None:
     server.gets["/v2/models/m"] = [b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}]}']
     made = traffic(server, endpoint="infer")
     assert made.what == "infer, one input per request"  # no text, no lengths

@@ -64,9 +64,10 @@ def _part(one: str, text: str) -> Part:
 
 def models_of(parts: Sequence[Part], default: str) -> list[str]:
     """For a server that is started for the test: each once; where a part has none, the default, as the first."""
-    asked = [part.model or default for part in parts if part.endpoint != "http"]
-    first = [default] if any(part.model is None for part in parts) else []
-    return list(dict.fromkeys([*first, *asked]))
+    asked = [part.model for part in parts if part.endpoint != "http"]
+    return list(
+        dict.fromkeys([*([default] if None in asked else []), *(model for model in asked if model is not None)])
+    )
 
 
 def named(parts: Sequence[Part], first: str) -> tuple[Part, ...]:

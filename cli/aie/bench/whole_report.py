@@ -43,10 +43,10 @@ def parts_table(rows: Sequence[Row], *, slo: Slo | None = None) -> Table | None:
         return None
     is_open = any(row.offered_per_s is not None for row in rows)
     view = _empty("By part, in ms" + (" from when requests were due" if is_open else ""))
-    view.add_column("rate" if is_open else "clients", justify="right", no_wrap=True)
+    view.add_column("at", justify="right", no_wrap=True)
     view.add_column("  part", no_wrap=True)
-    names = ["per s", *([] if slo is None else ["good\nper s"]), "answered", "failed", "TTFT\nP50", "P99",
-             "TPOT\nP50", "P99", "E2E\nP50", "P90", "P99", "mean\nbatch"]  # fmt: skip
+    names = ["per s", *([] if slo is None else ["good"]), "answered", "failed", "TTFT\nP50", "P99", "TPOT\nP50", "P99",
+             "E2E\nP50", "P99"]  # fmt: skip
     for name in names:
         view.add_column(name, justify="right", no_wrap=True)
     for row in rows:
@@ -56,7 +56,7 @@ def parts_table(rows: Sequence[Row], *, slo: Slo | None = None) -> Table | None:
                 row.label, f"  {label}", _cell(part.requests_per_s),
                 *([] if slo is None else [f"{(part.good or 0) / part.wall_s:.1f}"]),
                 f"{part.answered}/{part.requests}", str(part.failed), _cell(ttft.p50), _cell(ttft.p99),
-                _cell(part.tpot.p50), _cell(part.tpot.p99), *_percentiles(e2e), _cell(part.mean_batch),
+                _cell(part.tpot.p50), _cell(part.tpot.p99), _cell(e2e.p50), _cell(e2e.p99),
             )  # fmt: skip
     return view
 
