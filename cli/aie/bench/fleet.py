@@ -6,6 +6,7 @@ not, the difference is taken at the start.
 """
 
 import asyncio
+import select
 import socket
 import subprocess
 import sys
@@ -26,6 +27,7 @@ __all__ = ["Fleet", "GeneratorDiedError", "Ran", "most_at_once"]
 
 _LEAD_S = 0.005  # from the word to the start: it has reached everybody by then
 _END_S = 2.0  # that a process may take to end
+_LAST_WORDS_S = 0.5  # to tell what had ended
 _READ_BYTES = 1 << 20
 
 News = Callable[[Outcome], None]
@@ -107,6 +109,10 @@ class Fleet:
             return await run.through(parts)
         except GeneratorDiedError as error:
             self.death = error
+            run.call_off()
+            raise
+        except asyncio.CancelledError:
+            run.call_off()
             raise
         except BaseException:
             run.tell("abort")
@@ -163,6 +169,18 @@ class _Run:
         for child in self.children:
             with suppress(OSError):
                 child.tell(kind, self.number, *rest)
+
+    def call_off(self) -> None:
+        """Hangs up on all that is under way, and hears of what had ended by then: nothing that was measured is lost.
+        Waits for that, but not long."""
+        self.tell("abort")
+        until_s = time.perf_counter() + _LAST_WORDS_S
+        for index, child in enumerate(self.children):
+            with suppress(EOFError):
+                while index not in self._ends and (left_s := until_s - time.perf_counter()) > 0:
+                    if select.select([child.link], [], [], left_s)[0]:
+                        for message in child.read():
+                            self._hear(index, child, *message)
 
     def _read(self, index: int) -> None:
         child = self.children[index]

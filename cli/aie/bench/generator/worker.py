@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import time
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -57,7 +58,7 @@ class Worker(asyncio.Protocol):
 
     def _ended(self, number: int, task: "asyncio.Task[None]") -> None:
         del self._runs[number]
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if (error := task.exception()) is not None:
             self.tell("fault", f"{type(error).__name__}: {error}")
 
 
@@ -84,7 +85,8 @@ class _Run:
             self.task.cancel()
 
     async def _run(self) -> None:
-        with without_collections():
+        start_cpu_s = time.process_time()
+        with without_collections(), suppress(asyncio.CancelledError):  # called off: what has ended is told all the same
             self._worker.tell("ready", self._number)
             start_s = await self._go
             telling = asyncio.create_task(self._keep_telling())
@@ -92,10 +94,10 @@ class _Run:
             try:
                 await self._sending.run(start_s)
             finally:
-                end_s, cpu_s = time.perf_counter(), time.process_time() - start_cpu_s
                 telling.cancel()
-            self._tell()
-            self._worker.tell("end", self._number, end_s, cpu_s)
+        end_s, cpu_s = time.perf_counter(), time.process_time() - start_cpu_s
+        self._tell()
+        self._worker.tell("end", self._number, end_s, cpu_s)
 
     def _on_start(self, outcome: Outcome) -> None:
         self._open[id(outcome)] = (self._num_started, outcome)
