@@ -1,5 +1,6 @@
 """The log of a running server holds nobody up: not when its reader is slow, and not when there is none."""
 
+import json
 import logging
 import threading
 
@@ -55,3 +56,24 @@ def test_a_failing_write_is_dropped_and_counted(error):
         log.line(str(number))
     log.close()
     assert written == ["2\n", "(2 lines of the log were dropped: nobody took them)\n"]
+
+
+def test_as_json_the_lines_of_the_service_and_the_dropped_ones_are_objects():
+    written, is_stuck, may_go_on = [], threading.Event(), threading.Event()
+
+    def write(text):
+        is_stuck.set()
+        assert may_go_on.wait(WAIT_S)
+        written.append(text)
+
+    log = ServiceLog(write, max_lines=1, as_json=True)
+    log.line('Ready "now"\n')
+    assert is_stuck.wait(WAIT_S)
+    for _ in range(3):
+        log.line("more", "warning", "stderr")
+    may_go_on.set()
+    log.close()
+    ready, dropped, more = [json.loads(text) for text in written]
+    assert all(text.count("\n") == 1 for text in written)
+    assert (ready["message"], ready["level"], ready["logger"]) == ('Ready "now"\n', "info", "aie.serve")
+    assert (dropped["dropped"], dropped["level"], more["logger"]) == (2, "warning", "stderr")
