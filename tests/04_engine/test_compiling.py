@@ -1,7 +1,7 @@
 """Forms that take long to compile: others go on, each has so much time, and a request's timeline says so."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,15 @@ class Everything:
 
     def mask(self) -> Mask:
         return np.full(4, 0xFFFFFFFF, np.uint32)
+
+    def masks(self, guesses: Sequence[int]) -> list[Mask]:
+        return [self.mask()] * (1 + len(guesses))
+
+    def forced(self) -> list[int]:
+        return []
+
+    def num_allowed(self, guesses: Sequence[int]) -> int:
+        return len(guesses)
 
     def accept(self, token_id: int) -> None:
         pass

@@ -1,25 +1,19 @@
-"""Constraints: what they allow, what they refuse, and that masks computed ahead are the same masks."""
+"""Constraints: what they allow, and what they refuse."""
 
 import ctypes
-import gc
 import json
 import re
-import threading
-import weakref
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from aie_engine import constraints
 from aie_engine.constraints import (
     Constraint,
     ConstraintError,
     ConstraintMaker,
     ConstraintSpec,
     ConstraintsUnavailableError,
-    MaskAhead,
     TokenMatcher,
     check_constraint,
 )
@@ -27,7 +21,6 @@ from aie_engine.text import TextModel, load_text_model
 
 pytest.importorskip("llguidance", reason="needs llguidance (pip install -e '.[structured]')")
 
-WAIT_S = 10.0
 PADDING = 50  # ids that the model has and the tokenizer has not
 PERSON = {
     "type": "object",
@@ -258,142 +251,6 @@ def test_what_was_compiled_long_ago_is_forgotten(maker: ConstraintMaker) -> None
         maker.make(ConstraintSpec("regex", f"a{number}"))
     assert len(maker._kept) == 32
     assert ("regex", "a39") in maker._kept and ("regex", "a7") not in maker._kept
-
-
-# Ahead
-
-
-def test_masks_ahead_are_the_masks(maker: ConstraintMaker, text: TextModel) -> None:
-    spec = ConstraintSpec("json_schema", json.dumps(PERSON))
-    ahead = MaskAhead(lambda: maker)
-    answers = [ahead.open(spec) for _ in range(3)]
-    plain = [maker.make(spec) for _ in answers]
-    rng = np.random.default_rng(7)
-    for _ in range(60):
-        for answer, reference in zip(answers, plain, strict=True):
-            if answer.is_done:
-                continue
-            assert np.array_equal(answer.mask(), reference.mask())
-            token = int(rng.choice([token for token in allowed(answer) if token not in text.config.eos_token_ids]))
-            answer.accept(token)
-            reference.accept(token)
-            assert answer.is_done == reference.is_done
-    ahead.close()
-
-
-def test_ready_is_told_by_another_thread_and_masks_do_not_wait_for_compiling() -> None:
-    class SlowMaker:
-        def __init__(self) -> None:
-            self.may_go = threading.Event()
-
-        def make(self, spec: ConstraintSpec) -> Constraint:
-            if spec.text == "slow":
-                assert self.may_go.wait(WAIT_S)
-            return Counting()
-
-    maker = SlowMaker()
-    ahead = MaskAhead(lambda: maker)
-    ready = threading.Event()
-    quick = ahead.open(ConstraintSpec("regex", "quick"), ready.set)
-    assert ready.wait(WAIT_S) and quick.is_ready
-    slow = ahead.open(ConstraintSpec("regex", "slow"))
-    for number in range(5):  # the thread that compiles is busy all the while
-        assert quick.mask()[0] == number
-        quick.accept(0)
-    assert not slow.is_ready
-    maker.may_go.set()
-    assert slow.mask()[0] == 0 and slow.is_ready
-    ahead.close()
-
-
-class Counting:
-    """Its mask is the number of tokens so far."""
-
-    def __init__(self, refuse: int = -1) -> None:
-        self.is_done = False
-        self.refuse = refuse
-        self._mask = np.zeros(1, np.uint32)
-
-    def mask(self) -> constraints.Mask:
-        if self._mask[0] == self.refuse:
-            raise ConstraintError("enough")
-        return self._mask
-
-    def accept(self, token_id: int) -> None:
-        self._mask[0] += 1
-
-
-class OneMaker:
-    def __init__(self, make: Callable[[], Constraint]) -> None:
-        self._make = make
-
-    def make(self, spec: ConstraintSpec) -> Constraint:
-        return self._make()
-
-
-def test_errors_come_out_of_mask_wherever_they_arose() -> None:
-    def fail() -> Constraint:
-        raise ConstraintError("no such thing")
-
-    ahead = MaskAhead(lambda: OneMaker(fail))
-    answer = ahead.open(ConstraintSpec("regex", "a"))
-    with pytest.raises(ConstraintError, match="no such thing"):
-        answer.mask()
-    assert answer.is_ready and not answer.is_done
-    answer.close()
-    ahead.close()
-    ahead = MaskAhead(lambda: OneMaker(lambda: Counting(refuse=1)))
-    answer = ahead.open(ConstraintSpec("regex", "a"))
-    assert answer.mask()[0] == 0
-    answer.accept(0)
-    with pytest.raises(ConstraintError, match="enough"):
-        answer.mask()
-    ahead.close()
-
-
-@pytest.mark.parametrize("refuse", [0, 1], ids=["at its first mask", "later"])
-def test_what_failed_is_freed_without_the_garbage_collector(refuse: int) -> None:
-    made: list[weakref.ref[Constraint]] = []
-
-    def make() -> Constraint:
-        constraint = Counting(refuse)
-        made.append(weakref.ref(constraint))
-        return constraint
-
-    ahead = MaskAhead(lambda: OneMaker(make))
-    answer = ahead.open(ConstraintSpec("regex", "a"))
-    gc.disable()
-    try:
-        for _ in range(refuse):
-            answer.mask()
-            answer.accept(0)
-        for _ in range(2):  # whoever asks again hears the same
-            try:
-                answer.mask()
-            except ConstraintError as error:
-                assert str(error) == "enough"
-            else:
-                pytest.fail("nothing was refused")
-        ahead.close()
-        assert made[0]() is None
-    finally:
-        gc.enable()
-
-
-def test_close_drops_what_nobody_waits_for() -> None:
-    may_go = threading.Event()
-
-    def wait() -> Constraint:
-        assert may_go.wait(WAIT_S)
-        return Counting()
-
-    ahead = MaskAhead(lambda: OneMaker(wait))
-    answers = [ahead.open(ConstraintSpec("regex", "a")) for _ in range(3)]
-    answers[2].close()
-    may_go.set()
-    ahead.close()
-    assert answers[0].is_ready
-    assert answers[2].is_ready  # cancelled, so nobody waits for it either
 
 
 # What is refused before anybody compiles it

@@ -8,6 +8,7 @@ from aie_engine.batch import Int32Array
 from aie_engine.constraints import ConstrainedAnswer
 from aie_engine.drafting import Guessing
 from aie_engine.errors import fault_info
+from aie_engine.forms import FormGuessing
 from aie_engine.params import SamplingParams
 from aie_engine.requests import ErrorInfo, FinishReason, GenerateRequest, TokenLogprobs
 from aie_engine.sampling import SampleRow
@@ -45,8 +46,9 @@ class Generation:
         self.prompt_logprobs: list[TokenLogprobs] = []  # computed, and not told yet
         self.constraint = constraint  # the form that the answer must have
         self.fault: ErrorInfo | None = None  # why it cannot go on, to be told by whoever ends it
-        # What may follow a guess of a form's tokens is known only when they have come.
-        self.guessing = Guessing() if guesses and constraint is None else None
+        self.guessing: Guessing | FormGuessing | None = None
+        if guesses:
+            self.guessing = Guessing() if constraint is None else FormGuessing(constraint)
         self._memory = pool.allocate(4 * self.max_tokens, owner=Owner("token ids", request_id=request.request_id))
         self.tokens: Int32Array = self._memory.array(np.int32, self.max_tokens)  # prompt, then what was sampled
         self.tokens[: self.num_prompt] = request.prompt_ids
@@ -58,24 +60,39 @@ class Generation:
         return self.tokens[index * block_size : (index + 1) * block_size].tobytes()
 
     def append(self, token_id: int) -> FinishReason | None:
-        """Take the next token; says whether it was the last."""
+        """Take the next token; says whether it was the last. One that the answer's form cannot follow is not taken:
+        `fault` says why."""
+        is_stop = token_id in self.stop_ids
+        is_complete = self.constraint is not None and not is_stop and self._follow(self.constraint, token_id)
+        if self.fault is not None:
+            return None
         self.tokens[self.num_tokens] = token_id
         self.num_tokens += 1
         self.row.position = self.num_tokens
-        if token_id in self.stop_ids:
-            return "stop"
-        if self.constraint is not None and self._follow(self.constraint, token_id):
+        if is_stop or is_complete:
             return "stop"
         return "length" if self.num_tokens == self.max_tokens else None
 
-    def next_row(self) -> SampleRow:
-        """The row of the next token, with the mask of what the answer's form allows, for which it waits if it must."""
+    def look_ahead(self, num_guesses: int) -> None:
+        """A step begins that samples the next token and checks so many guesses behind it: the masks of what the
+        answer's form allows are computed while the model runs."""
+        if self.constraint is not None:
+            self.constraint.look_ahead(self.tokens[self.num_tokens : self.num_tokens + num_guesses].tolist())
+
+    def next_rows(self, num_guesses: int) -> list[SampleRow]:
+        """The rows of the next token and of those behind the guesses, with their masks, for which it waits if it must.
+        After `look_ahead` of as many."""
+        rows = [self.row]
+        if num_guesses:
+            behind = self.num_tokens + 1
+            rows += [self.row.at(position) for position in range(behind, behind + num_guesses)]
         if self.constraint is not None:
             try:
-                self.row.mask = self.constraint.mask()
+                for row, mask in zip(rows, self.constraint.masks(), strict=True):
+                    row.mask = mask
             except Exception as error:  # of this request's form, and of no other's concern
                 self.fault, self.row.mask = fault_info(error), None
-        return self.row
+        return rows
 
     def _follow(self, constraint: ConstrainedAnswer, token_id: int) -> bool:
         """Tell the form what came; says whether the answer is complete."""

@@ -40,6 +40,9 @@ class StepRunner:
     def run(self, chunks: Sequence[ScheduledChunk], members: Sequence[Generation]) -> SampleOutput:
         """A token for each row that samples: those of a chunk, the last known token's and its guesses', stand together,
         in the order of the chunks. members[s]: whose chunk chunks[s] is; scores of its prompt are left there."""
+        for chunk, member in zip(chunks, members, strict=True):
+            if chunk.samples and member.constraint is not None:
+                member.look_ahead(chunk.num_drafts)
         batch = self._assembler.assemble(chunks, [member.tokens for member in members])
         wanted = _prompt_rows(chunks, members, batch)
         logits = self._score_prompts(batch, wanted) if wanted else self._execute(batch)
@@ -76,10 +79,10 @@ def _sampling_rows(chunks: Sequence[ScheduledChunk], members: Sequence[Generatio
     rows: list[SampleRow] = []
     for chunk, member in zip(chunks, members, strict=True):
         if chunk.samples:
-            rows.append(member.row if member.constraint is None else member.next_row())
-            if chunk.num_drafts:
-                behind = member.num_tokens + 1
-                rows += [member.row.at(position) for position in range(behind, behind + chunk.num_drafts)]
+            if chunk.num_drafts or member.constraint is not None:
+                rows += member.next_rows(chunk.num_drafts)
+            else:
+                rows.append(member.row)
     return rows
 
 

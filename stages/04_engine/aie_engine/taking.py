@@ -27,7 +27,10 @@ def take_chunk(
         event, num_right, num_checked = take_several(member, output, row, chunk.num_drafts)
         if speculator is not None:
             speculator.settle(member, num_right, num_checked)
-        return event
+        if event.token_ids:
+            return event
+        assert member.fault is not None, f"no token came for {member.request_id}"
+        return member.fault
     token_id, logprobs = output.token_ids[row], output.logprobs[row]
     reason = member.append(token_id)
     return member.fault or _event(member, (token_id,), () if logprobs is None else (logprobs,), reason)
@@ -47,6 +50,8 @@ def take_several(member: Generation, output: SampleOutput, row: int, num_drafts:
         token_id, logprobs = output.token_ids[row + index], output.logprobs[row + index]
         is_right = index < num_drafts and token_id == int(member.tokens[member.num_tokens])  # which it overwrites
         reason = member.append(token_id)
+        if member.fault is not None:
+            break  # the next step tells it, as it would have without guesses
         token_ids.append(token_id)
         if logprobs is not None:
             scores.append(logprobs)

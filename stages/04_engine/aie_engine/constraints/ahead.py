@@ -1,8 +1,8 @@
 """Constraints beside the forward pass: threads that compile and one that masks, so that the engine's step waits for
 neither.
 
-    step n      … sample token ── accept ─┐ schedule │ assemble │ execute (the model reads the token) │ sample
-    masks                                 └─ mask for step n + 1 ──────────▶ there when it is wanted ─┘
+    step      … accept token │ guess │ schedule │ look ahead ─┐ execute (the model reads the token) │ sample
+    masks                                                     └─ masks ─────▶ there when wanted ────┘
 
 What new requests ask for is compiled by threads of their own (`compiling.py`), which may take a second; another one
 computes masks, which takes some ten microseconds, rarely milliseconds. The library gives up Python's lock while it does
@@ -10,12 +10,13 @@ either. Following a token takes microseconds and is done at once, so that an ans
 that token.
 
 How a core uses it: `open` when a request arrives, and the scheduler only when it is ready (else a step would wait);
-`mask` when its row is sampled; `accept` with the token unless that token ended the answer; `is_done` then means that it
-ends with "stop", though not by a stop token. What `mask` or `accept` raises ends this request with that error.
+`look_ahead` when a step begins that samples for it, with the guesses that the step checks; `masks` when its rows are
+sampled; `accept` with each token unless that token ended the answer; `is_done` then means that it ends with "stop",
+though not by a stop token. What `masks` or `accept` raises ends this request with that error.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from aie_engine.constraints.compiling import Compilation, CompileThreads, Maker
@@ -62,7 +63,7 @@ class ConstrainedAnswer:
         self._compilation: Compilation | None = compilation
         self._made = compilation.made
         self._masking = masking
-        self._next: Future[Mask] | None = None  # computed ahead, or being so
+        self._next: Future[list[Mask]] | None = None  # computed ahead, or being so
         self.is_done = False
 
     @property
@@ -79,10 +80,28 @@ class ConstrainedAnswer:
         if self._compilation is not None:
             self._compilation.give_up(now)
 
+    def look_ahead(self, guesses: Sequence[int] = ()) -> None:
+        """Begin to compute the masks of the next token and of those behind `guesses`."""
+        if not self._made.exception():
+            self._next = self._masking.submit(self._made.result().masks, tuple(guesses))
+
+    def forced(self) -> list[int]:
+        """The tokens that come next where the form leaves no choice; none once it has failed."""
+        return [] if self._made.exception() else self._made.result().forced()
+
+    def num_allowed(self, guesses: Sequence[int]) -> int:
+        """How many of `guesses` the form allows, one after the other."""
+        return 0 if self._made.exception() else self._made.result().num_allowed(guesses)
+
     def mask(self) -> Mask:
-        """Waits where it has to. Raises `ConstraintError`, `ConstraintsUnavailableError` and what the loader raises."""
+        """Of the next token."""
+        return self.masks()[0]
+
+    def masks(self) -> list[Mask]:
+        """As `Constraint.masks` for the guesses of `look_ahead`, and without that for none. Waits where it has to.
+        Raises `ConstraintError`, `ConstraintsUnavailableError` and what the loader raises."""
         try:
-            return self._made.result().mask() if self._next is None else self._next.result()
+            return self._made.result().masks(()) if self._next is None else self._next.result()
         except Exception as error:
             self._let_go(error)
             raise
@@ -90,13 +109,13 @@ class ConstrainedAnswer:
     def accept(self, token_id: int) -> None:
         constraint = self._made.result()
         assert self._next is None or self._next.done(), "a token was accepted whose mask nobody has seen"
+        self._next = None
         try:
             constraint.accept(token_id)
         except Exception as error:
             self._let_go(error)
             raise
         self.is_done = constraint.is_done
-        self._next = None if self.is_done else self._masking.submit(constraint.mask)
 
     def _let_go(self, error: Exception) -> None:
         """An error knows the frames that it came through, one of which compiled, and those of whoever asked know this

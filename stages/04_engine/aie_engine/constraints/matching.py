@@ -56,6 +56,19 @@ class Constraint(Protocol):
         the model's end-of-sequence tokens are among them. Raises `ConstraintError`."""
         ...
 
+    def masks(self, guesses: Sequence[int]) -> list[Mask]:
+        """That mask, and for each guess the one of what may follow if all up to it come true. One that allows nothing
+        stands where that cannot be said, or where the guess or one before it is not allowed."""
+        ...
+
+    def forced(self) -> list[int]:
+        """The tokens that come next where there is no choice; often none."""
+        ...
+
+    def num_allowed(self, guesses: Sequence[int]) -> int:
+        """How many of `guesses` may come next, one after the other."""
+        ...
+
     def accept(self, token_id: int) -> None:
         """`token_id`, one of the mask's, has come. Raises `ConstraintError`."""
         ...
@@ -63,7 +76,10 @@ class Constraint(Protocol):
 
 class TokenMatcher:
     """A `Constraint` that computes a mask when it is asked for one. `matcher` is the library's. cpu_s: time that this
-    thread has computed, of which masks may take so much at first and so much for every token: a step waits for them."""
+    thread has computed, of which masks may take so much at first and so much for every token: a step waits for them.
+
+    What only might come is tried on a copy, which shares nothing: whatever comes of it, this one does not know.
+    """
 
     def __init__(
         self, matcher: Any, num_words: int, param: str, *, cpu_s: Callable[[], float] = time.thread_time
@@ -71,8 +87,9 @@ class TokenMatcher:
         self._matcher = matcher
         self._param = param
         self._cpu_s = cpu_s
-        self._left_s = _FIRST_S
+        self._left_s = self._left_for_guesses_s = _FIRST_S
         self._mask: Mask = np.zeros(num_words, np.uint32)
+        self._nothing: Mask = np.zeros(num_words, np.uint32)
         self._is_current = False
 
     @property
@@ -85,7 +102,7 @@ class TokenMatcher:
             # Gives up Python's lock, so that the thread of the engine's step runs on.
             self._matcher.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
             self._check()
-            self._left_s += _PER_TOKEN_S - (self._cpu_s() - began_s)
+            self._left_s -= self._cpu_s() - began_s
             if self._left_s < 0:
                 raise ConstraintError(
                     f"{self._param} takes too long: what may follow is hard to say; ask for a simpler form.",
@@ -96,8 +113,38 @@ class TokenMatcher:
             self._is_current = True
         return self._mask
 
+    def masks(self, guesses: Sequence[int]) -> list[Mask]:
+        found = [self.mask()]
+        ahead = self._matcher.deep_copy() if guesses else None
+        for guess in guesses:
+            mask = self._mask_behind(ahead, guess)
+            if mask is None:
+                break
+            found.append(mask)
+        return found + [self._nothing] * (1 + len(guesses) - len(found))
+
+    def _mask_behind(self, ahead: Any, guess: int) -> Mask | None:
+        """Moves the copy `ahead`; None where nothing can be said."""
+        if self._left_for_guesses_s < 0 or not ahead.try_consume_tokens([guess]) or ahead.is_stopped():
+            return None
+        began_s = self._cpu_s()
+        mask: Mask = np.zeros(len(self._mask), np.uint32)
+        ahead.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        self._left_for_guesses_s -= self._cpu_s() - began_s
+        return None if ahead.is_error() else mask
+
+    def forced(self) -> list[int]:
+        tokens: list[int] = self._matcher.deep_copy().compute_ff_tokens()
+        return tokens
+
+    def num_allowed(self, guesses: Sequence[int]) -> int:
+        num: int = self._matcher.deep_copy().try_consume_tokens(list(guesses))
+        return num
+
     def accept(self, token_id: int) -> None:
         self._is_current = False
+        self._left_s += _PER_TOKEN_S
+        self._left_for_guesses_s += _PER_TOKEN_S
         if not self._matcher.consume_token(token_id):
             self._check()
             raise ConstraintError(f"{self._param} does not allow token {token_id} here.", param=self._param)
