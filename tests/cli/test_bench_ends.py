@@ -12,7 +12,8 @@ MODELS = b'{"data": [{"id": "m"}]}'
 
 
 def bench(scripted, tmp_path, end, *flags, answers, processes=1):
-    """Runs it against a server that answers so many requests and lets the others wait; when it has two of these, `end(process, its children)` is called. Gives the exit code, what it said, the report, and who is left."""
+    """Runs it against a server that answers so many requests and lets the others wait; when it has two of these,
+    `end(process, its children)` is called. Gives the exit code, what it said, the report, and who is left."""
     report = tmp_path / "report.json"
 
     async def go():

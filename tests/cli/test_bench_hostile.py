@@ -9,10 +9,10 @@ import pytest
 
 from aie.bench.arrivals import Rate
 from aie.bench.client import HUNG_UP, Endpoint, Outcome, describe_error, get_text, send_streaming
-from aie.bench.events import split_events
 from aie.bench.find_max import Probe, Search, find_max
 from aie.bench.generator import Call
 from aie.bench.generator.ask import Asker
+from aie.bench.generator.event_reader import EventReader
 from aie.bench.load import LevelResult
 from aie.bench.notes import notes
 from aie.bench.options import BenchOptions
@@ -91,16 +91,10 @@ def test_an_error_that_is_none_is_no_error():
 def test_lines_end_as_they_like_and_pieces_anywhere(end):
     whole = b": a comment" + end + end.join([b"event: x\ndata: 1", b"data:2", b"data: 3", b""])
 
-    async def split(pieces):
-        async def arriving():
-            for piece in pieces:
-                yield piece
-
-        return [payload async for payload in split_events(arriving())]
-
     for size in (1, 2, 3, len(whole)):
+        reader = EventReader()
         pieces = [whole[at : at + size] for at in range(0, len(whole), size)]
-        assert asyncio.run(split(pieces)) == [b"1", b"2", b"3"]
+        assert [payload for piece in pieces for payload in reader.feed(piece)] == [b"1", b"2", b"3"]
 
 
 @pytest.mark.parametrize(

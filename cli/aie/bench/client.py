@@ -9,8 +9,9 @@ import ssl
 from collections.abc import AsyncIterator
 
 from aie.bench.generator import HUNG_UP, TOO_LATE, Call, Endpoint, Outcome, OutcomeKind
-from aie.bench.generator.ask import Asker
+from aie.bench.generator.ask import Asker, request_bytes
 from aie.bench.generator.faults import describe_error, error_message, http_error
+from aie.bench.generator.http_reader import ResponseReader
 
 __all__ = [
     "HUNG_UP",
@@ -18,6 +19,7 @@ __all__ = [
     "Endpoint",
     "Outcome",
     "OutcomeKind",
+    "ask",
     "connect",
     "describe_error",
     "error_message",
@@ -29,6 +31,7 @@ __all__ = [
 ]
 
 _MAX_HEADER_BYTES = 64 * 1024
+_READ_BYTES = 64 * 1024
 _MAX_BODY_BYTES = 64 << 20
 
 
@@ -55,31 +58,37 @@ async def send_streaming(
 async def get_text(endpoint: Endpoint, path: str, *, timeout_s: float = 5.0) -> tuple[int, str]:
     """Status and body of a GET. Raises OSError, TimeoutError or ValueError when there is no HTTP answer."""
     async with asyncio.timeout(timeout_s):
-        reader, writer = await connect(endpoint)
-        try:
-            writer.write(_head(endpoint, "GET", path, None))
-            status, headers = await read_head(reader)
-            return status, (await read_whole(reader, headers)).decode("utf-8", "replace")
-        finally:
-            writer.close()
+        status, body = await ask(endpoint, Call(path, method="GET", answer="whole"))
+    return status, body.decode("utf-8", "replace")
+
+
+async def ask(endpoint: Endpoint, call: Call) -> tuple[int, bytes]:
+    """Status and body, whatever they are. Raises OSError, ValueError or IncompleteReadError when there is no HTTP
+    answer."""
+    reader, writer = await connect(endpoint)
+    try:
+        writer.write(request_bytes(endpoint, call))
+        response = ResponseReader(without_body=call.method == "HEAD")
+        pieces, size = [], 0
+        while not response.ended:
+            data = await reader.read(_READ_BYTES)
+            if not data:
+                if not response.close():
+                    raise asyncio.IncompleteReadError(b"", None)
+                break
+            pieces.append(response.feed(data))
+            size += len(pieces[-1])
+            if size > _MAX_BODY_BYTES:
+                raise ValueError("an answer of more than 64 MiB")
+        return response.status, b"".join(pieces)
+    finally:
+        writer.close()
 
 
 async def connect(endpoint: Endpoint) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A new connection. Raises OSError."""
     context = ssl.create_default_context() if endpoint.tls else None
     return await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context, limit=1 << 20)
-
-
-def _head(endpoint: Endpoint, method: str, path: str, length: int | None, session: str | None = None) -> bytes:
-    lines = [f"{method} {endpoint.base_path}{path} HTTP/1.1", f"Host: {endpoint.authority}",
-             "User-Agent: aie-bench", "Accept: text/event-stream, */*", "Connection: close"]  # fmt: skip
-    if endpoint.api_key:
-        lines.append(f"Authorization: Bearer {endpoint.api_key}")
-    if session is not None:
-        lines.append(f"x-session-id: {session}")
-    if length is not None:
-        lines += ["Content-Type: application/json", f"Content-Length: {length}"]
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
 async def read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
