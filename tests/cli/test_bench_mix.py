@@ -18,6 +18,7 @@ from aie.bench.mix import Part, models_of, named, parse_mix
 from aie.bench.notes import notes
 from aie.bench.options import BenchOptions
 from aie.bench.report import summarize
+from aie.bench.slo import parse_slo
 from aie.bench.sources import Sources
 from aie.bench.target import Target
 from aie.bench.traffic import traffic_of
@@ -138,6 +139,19 @@ def test_a_mix_has_no_knee_and_its_curve_is_of_what_streams() -> None:
     assert not any("Kleinrock" in line for line in notes(rows))
 
 
+def test_limits_on_tokens_say_nothing_of_answers_in_one_piece() -> None:
+    slo = parse_slo("ttft_p99<100ms,e2e<2s")
+    stream = Outcome(0.0, 0.05, 1.0, 1.0, 5, 2, 200)
+    whole = Outcome(sent_s=0.0, end_s=1.5, status=200, is_stream=False)
+    failed = Outcome(sent_s=0.0, end_s=1.5, status=500, error="HTTP 500", is_stream=False)
+    assert slo.is_met_by(stream) and slo.is_met_by(whole) and slo.broken_by([stream, whole]) == []
+    assert slo.measured([stream, whole]) == [0.05, 1.5]
+    ttft, e2e = slo.limits
+    assert not ttft.is_broken_by(failed) and e2e.is_broken_by(failed) and not slo.is_met_by(failed)
+    assert not ttft.is_broken_already_by(whole, 9.0) and e2e.is_broken_already_by(whole, 9.0)
+    assert slo.broken_by([stream, failed]) == ["e2e<2000ms: no answer"]
+
+
 def test_names_and_models() -> None:
     parts = parse_mix(" chat=3 , embeddings:small=1")
     assert parts == (Part("chat", None, 0.75), Part("embeddings", "small", 0.25))
@@ -146,8 +160,11 @@ def test_names_and_models() -> None:
     assert models_of(parse_mix("chat:a=1,completions:a=1,http=1"), "default") == ["a"]
 
 
-@pytest.mark.parametrize("text", ["", "chat", "chat=1", "chat=0,http=1", "chat=nan,http=1", "chat:=1,http=1", "x=1,http=1",
-                                  "http:m=1,chat=1", "chat:a=1,chat:a=2", "chat=-1,http=1"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    ["", "chat", "chat=1", "chat=0,http=1", "chat=nan,http=1", "chat:=1,http=1", "x=1,http=1", "http:m=1,chat=1",
+     "chat:a=1,chat:a=2", "chat=-1,http=1"],
+)  # fmt: skip
 def test_mixes_that_are_none(text: str) -> None:
     with pytest.raises(InvalidInputError, match="--mix"):
         parse_mix(text)

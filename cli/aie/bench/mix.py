@@ -65,9 +65,8 @@ def _part(one: str, text: str) -> Part:
 def models_of(parts: Sequence[Part], default: str) -> list[str]:
     """For a server that is started for the test: each once; where a part has none, the default, as the first."""
     asked = [part.model for part in parts if part.endpoint != "http"]
-    return list(
-        dict.fromkeys([*([default] if None in asked else []), *(model for model in asked if model is not None)])
-    )
+    named_ones = [model for model in asked if model is not None]
+    return list(dict.fromkeys([default, *named_ones] if None in asked else named_ones))
 
 
 def named(parts: Sequence[Part], first: str) -> tuple[Part, ...]:

@@ -2,6 +2,7 @@
 
 A limit without a percentile is one that every single request must keep: those that keep all of them make up goodput.
 A limit with a percentile is a verdict on the run; `aie bench --find-max` looks for the highest rate that passes it.
+Limits on tokens say nothing of answers that come in one piece, as some of a mix do: those are looked at end to end.
 """
 
 import re
@@ -33,9 +34,15 @@ class Limit:
         of = "" if self.share is None else f"_p{self.share * 100:g}"
         return f"{self.metric}{of}<{self.limit_s * 1e3:g}ms"
 
+    def is_about(self, outcome: Outcome) -> bool:
+        """False for a limit on tokens where the answer comes in one piece."""
+        return outcome.is_stream or self.metric == "e2e"
+
     def is_broken_by(self, outcome: Outcome) -> bool:
         """Whether one request that has ended is beyond the bound, percentile or not. One that was not answered is; one
         that hung up, as it was asked to, says nothing."""
+        if not self.is_about(outcome):
+            return False
         if outcome.error is not None:
             return outcome.kind not in ("cancelled", "stopped")
         value = _of(outcome, self.metric)
@@ -44,7 +51,7 @@ class Limit:
     def is_broken_already_by(self, outcome: Outcome, now_s: float) -> bool:
         """The same of one that is still open: what it has waited so far can only become more."""
         waited_s = now_s - (outcome.sent_s if outcome.due_s is None else outcome.due_s)
-        if self.metric == "ttft":
+        if self.metric == "ttft" and outcome.is_stream:
             known = outcome.ttft_from_schedule_s
             return (waited_s if known is None else known) >= self.limit_s
         return self.metric == "e2e" and waited_s >= self.limit_s
@@ -68,7 +75,8 @@ class Slo:
         of a single token, which has no TPOT, is not let off: its end-to-end time stands in."""
         if outcome.error is not None:
             return False
-        return all((value := _of(outcome, limit.metric)) is not None and value < limit.limit_s for limit in self.limits)
+        values = [(_of(outcome, limit.metric), limit.limit_s) for limit in self.limits if limit.is_about(outcome)]
+        return all(value is not None and value < limit_s for value, limit_s in values)
 
     def broken_by(self, outcomes: Sequence[Outcome]) -> list[str]:
         """The limits that a run does not keep, each with what was measured."""
@@ -85,7 +93,7 @@ class Slo:
         stayed = [one for one in outcomes if one.kind != "cancelled"]
         found = []
         for limit in self.limits:
-            values = [_waited(one, limit.metric) for one in stayed]
+            values = [_waited(one, limit.metric) for one in stayed if limit.is_about(one)]
             value = percentile(values, 1.0 if limit.share is None else limit.share)
             found.append(None if value is None or value == inf else value)
         return found

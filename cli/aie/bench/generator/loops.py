@@ -86,7 +86,8 @@ class Sending:
 
     async def _send(self, call: Call | Conversation, due_s: float | None) -> None:
         if isinstance(call, Call):
-            await self._one(call, Outcome(part=call.part, session=call.session, due_s=due_s))
+            is_stream = call.answer == "stream"
+            await self._one(call, Outcome(part=call.part, session=call.session, due_s=due_s, is_stream=is_stream))
             return
         said: list[bytes] = []
         for number, turn in enumerate(call.turns):

@@ -34,6 +34,7 @@ class Outcome:
     is_counted: bool = True  # whether the server said how many tokens the answer has
     part: str = ""  # of a mix
     num_bytes: int = 0  # of the answer's body
+    is_stream: bool = True  # whether its answer is one, and not in one piece
 
     @property
     def kind(self) -> OutcomeKind:
