@@ -200,6 +200,27 @@ def test_memory_needs_the_key(harness: Any) -> None:
     assert harness.get("/debug/memory", Authorization="Bearer secret-key").status == 200
 
 
+def test_memory_names_the_requests_of_the_key_that_asks_alone(harness: Any) -> None:
+    harness.serve(api_keys=["key-a", "key-b"])
+    for key in "ab":
+        fields = {"Authorization": f"Bearer key-{key}", "X-Request-Id": f"from-{key}"}
+        assert harness.post("/v1/completions", {"prompt": "hi"}, **fields).status == 200
+    ids = [request.request_id for request in harness.engine.requests]
+    blocks = [{"owner": f"token ids of request {one}", "nbytes": 64} for one in ids]
+    used = [[index, f"kv of request {one}"] for index, one in enumerate(ids)]
+    pool = {"name": "engine-0", "segments": [{"blocks": [*blocks, {"owner": "weights"}]}], "slabs": [{"used": used}]}
+    groups = [{"what": "kv", "stack": ["blocks.py:7 in take"], "requests": [*ids, "long-forgotten"]}]
+    harness.engine.snapshot = {"version": 1, "sample_every": 1, "pools": [pool], "groups": groups}
+    seen = harness.get("/debug/memory", Authorization="Bearer key-a").json["fake"]
+    assert seen["groups"][0]["requests"] == ["from-a", "another client"]
+    assert [block["owner"] for block in seen["pools"][0]["segments"][0]["blocks"]] == [
+        "token ids of request from-a", "token ids of request another client", "weights",
+    ]  # fmt: skip
+    assert seen["pools"][0]["slabs"][0]["used"] == [[0, "kv of request from-a"], [1, "kv of request another client"]]
+    assert "from-b" not in str(seen) and ids[1] not in str(seen)
+    assert seen["groups"][0]["stack"] == ["blocks.py:7 in take"]
+
+
 def test_models(harness: Any) -> None:
     assert harness.get("/v1/models").json == {
         "object": "list",
