@@ -1,9 +1,13 @@
 """Energy from a made-up powercap folder and a made-up NVML: sums, wrap-around, and everything that is not told."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from aie.app import app
 from aie.bench.energy import NOT_TOLD, EnergyMeter, Gpus, Rapl, Spent, is_this_machine, meter_of
 
 RANGE_UJ = 262_143_328_850
@@ -137,3 +141,36 @@ def test_a_server_elsewhere_is_not_charged_with_this_machine(powercap: Path) -> 
     assert [is_this_machine(host) for host in ("127.0.0.1", "::1", "localhost", "10.0.0.1", "example.org")] == [
         True, True, True, False, False,
     ]  # fmt: skip
+
+
+class Steady:
+    """A joule between two looks."""
+
+    name = "CPU package"
+
+    def grown_j(self) -> float:
+        return 1.0
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_it_stands_in_every_report(
+    threaded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_told: bool
+) -> None:
+    meter = EnergyMeter([Steady()]) if is_told else EnergyMeter(note=f"{NOT_TOLD} (for a reason).")
+    monkeypatch.setattr("aie.bench.target.meter_of", lambda is_local: meter if is_local else None)
+    server = threaded(lambda asked: (200, b"x"))
+    files = {name: tmp_path / name for name in ("json", "markdown", "html")}
+    words = [word for name, path in files.items() for word in (f"--{name}", str(path))]
+    url = ["--url", server.endpoint.url, "--endpoint", "http"]
+    run = CliRunner().invoke(app, ["bench", *url, "--concurrency", "1,2", "--requests", "5", *words])
+    assert run.exit_code == 0, run.output
+    document = json.loads(files["json"].read_text())
+    texts = [run.output, files["markdown"].read_text(), files["html"].read_text()]
+    if is_told:
+        for level in document["levels"]:
+            joules = level["energy"]["joules"]["CPU package"]
+            assert joules >= 1 and level["energy"]["j_per_request"] == joules / 5
+        assert all("J per answered request" in text for text in texts) and "## Energy" in texts[1]
+    else:
+        assert [level["energy"] for level in document["levels"]] == [None, None]
+        assert all("not told by this machine (for a reason)" in text for text in texts)

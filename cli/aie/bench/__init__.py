@@ -1,19 +1,20 @@
-"""`aie bench`: a load test of any OpenAI-compatible server, and of models that answer at once.
+"""`aie bench`: a load test of any OpenAI-compatible server, of models that answer at once, of any HTTP server at all.
 
 Reading order, a line each:
 
 what is sent    workload (prompts), lengths_file and trace (real traffic), arrivals (when), streaming_plan, trace_plan
 sending         generator/ (processes that send and time) ← fleet (starts and hears them) ← load (one level), client
 what is said    statistics and student (what may be said of few samples), slo, steady, keeping_up, timeline → report
-the server's    server_side: what its own metrics counted meanwhile
+the server's    server_side: what its own metrics counted meanwhile → server_report; energy: what the machine told
 levels          streaming_levels (one after another) → streaming (repeats) and find_max (the highest rate that holds)
-at once         questions → at_once → counters → at_once_report → at_once_levels: models that answer in one piece
+other traffic   questions (to models that answer at once), plain_http, mix (parts and shares) → call_traffic (all of
+                them as calls) → traffic (made of the options); whole_report: the tables of both
 meanwhile       running (values) → dashboard (drawn) → progress (on a terminal or elsewhere)
 afterwards      curve and knee, sections → pages (Markdown, HTML) with svg → outputs (the files)
 two of them     recorded (a report read back) → compare, compare_search → compare_command
 
-Then options (checked as a whole), target (the server under test, started here when no URL is given), measure, command
-and routing. engine_alone measures the engine without a server.
+notes has the lines below the tables. Then options (checked as a whole; endpoint_checks), target (the server under test,
+started here when no URL is given), measure, command and routing. engine_alone measures the engine without a server.
 """
 
 from typing import TYPE_CHECKING
