@@ -120,16 +120,13 @@ def test_error_status(server):
     assert outcome.error == "HTTP 503: no room" and outcome.status == 503
 
 
-def test_not_http_at_all():
-    async def talk():
-        async def garbage(_reader, writer):
-            writer.write(b"SSH-2.0-whatever\r\n\r\n")
-            await writer.drain()
-            writer.close()
+def test_not_http_at_all(scripted):
+    async def garbage(_asked, writer):
+        writer.write(b"SSH-2.0-whatever\r\n\r\n")
 
-        async with await asyncio.start_server(garbage, "127.0.0.1", 0) as listener:
-            port = listener.sockets[0].getsockname()[1]
-            return await send_streaming(Endpoint("127.0.0.1", port, "", False), "/", {}, timeout_s=10)
+    async def talk():
+        async with scripted(garbage) as listener:
+            return await send_streaming(listener.endpoint, "/", {}, timeout_s=10)
 
     assert "not HTTP" in asyncio.run(talk()).error
 

@@ -5,41 +5,19 @@ the client has taken the last: so every time that the client notes lies between 
 machine is."""
 
 import asyncio
-import json
 import time
 from collections import Counter
 from itertools import pairwise
 
 import pytest
 
-from aie.bench.client import Endpoint, Outcome, send_streaming
+from aie.bench.client import Outcome, send_streaming
 from aie.bench.load import Sampler, run_open
 from aie.bench.report import summarize
 from aie.bench.workload import PlannedRequest
 
 NUM_PIECES = 5
-HEAD = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
-
-
-def event(payload):
-    return b"data: " + json.dumps(payload).encode() + b"\n\n"
-
-
-TEXT = event({"choices": [{"index": 0, "text": "a"}]})
-ROLE = event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
-USAGE = event({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": NUM_PIECES}})
-END = b"data: [DONE]\n\n"
-
-
-async def asked(reader):
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-    return json.loads(await reader.readexactly(length))
-
-
-async def serve(answer):
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    return server, Endpoint("127.0.0.1", server.sockets[0].getsockname()[1], "", False)
+ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}
 
 
 async def until(condition):
@@ -48,29 +26,25 @@ async def until(condition):
             await asyncio.sleep(0)
 
 
-def test_every_time_lies_where_it_belongs():
+def test_every_time_lies_where_it_belongs(scripted):
     outcome, wrote, taken = Outcome(), [], []
 
-    async def answer(reader, writer):
-        await asked(reader)
+    async def answer(_asked, writer):
         wrote.append(time.perf_counter())
-        writer.write(HEAD + ROLE)  # the first bytes have no text: that is TTFR, and no TTFT
+        writer.write(scripted.HEAD + scripted.event(ROLE))  # the first bytes have no text: that is TTFR, and no TTFT
         await until(lambda: outcome.first_byte_s is not None)
         for number in range(NUM_PIECES):
             wrote.append(time.perf_counter())
-            writer.write(TEXT)
+            writer.write(scripted.text())
             await until(lambda number=number: outcome.first_token_s is not None and len(outcome.gaps_s) == number)
             taken.append(time.perf_counter())
         wrote.append(time.perf_counter())
-        writer.write(USAGE + END)
-        await writer.drain()
-        writer.close()
+        writer.write(scripted.usage(NUM_PIECES) + scripted.END)
 
     async def run():
-        server, endpoint = await serve(answer)
-        async with server:
+        async with scripted(answer) as server:
             before = time.perf_counter()
-            await send_streaming(endpoint, "/", {}, timeout_s=30, due_s=before - 1.0, into=outcome)
+            await send_streaming(server.endpoint, "/", {}, timeout_s=30, due_s=before - 1.0, into=outcome)
             return before, time.perf_counter()
 
     before, after = asyncio.run(run())
@@ -90,32 +64,30 @@ def test_every_time_lies_where_it_belongs():
     assert wrote[2] - taken[0] <= outcome.gaps_s[0] + 1e-6 and outcome.gaps_s[0] <= taken[1] - wrote[1]
 
 
-def test_a_burst_with_stalls_failures_and_hang_ups_is_counted_and_timed_right():
+def test_a_burst_with_stalls_failures_and_hang_ups_is_counted_and_timed_right(scripted):
     """200 requests that are all due at once: the server decides what becomes of each, and holds every tenth back until
     all others have ended."""
     kinds = ("answered", "rejected", "failed", "cut", "garbage", "stalled", "silent", "answered", "answered", "closed")
     ends, arrived = Counter(), {}
     others_done = asyncio.Event()
 
-    async def answer(reader, writer):
-        body = await asked(reader)
-        arrived[body["prompt"]] = time.perf_counter()
-        kind = kinds[int(body["prompt"]) % len(kinds)]
+    async def answer(asked, writer):
+        prompt = asked.body["prompt"]
+        arrived[prompt] = time.perf_counter()
+        kind = kinds[int(prompt) % len(kinds)]
         if kind == "stalled":
             await others_done.wait()
-        whole = HEAD + TEXT * NUM_PIECES + USAGE + END
+        head, text, end = scripted.HEAD, scripted.text(), scripted.usage(NUM_PIECES) + scripted.END
         writer.write(
             {
                 "rejected": b"HTTP/1.1 429 no\r\nContent-Length: 2\r\n\r\nno",
                 "failed": b"HTTP/1.1 500 no\r\nContent-Length: 2\r\n\r\nno",
-                "cut": HEAD + TEXT + TEXT[:9],
+                "cut": head + text + text[:9],
                 "garbage": b"SSH-2.0-hello\r\n\r\n",
-                "silent": HEAD + USAGE + END,
+                "silent": head + end,
                 "closed": b"",
-            }.get(kind, whole)
+            }.get(kind, head + text * NUM_PIECES + end)
         )
-        await writer.drain()
-        writer.close()
 
     def done(outcome):
         ends[outcome.kind] += 1
@@ -123,8 +95,8 @@ def test_a_burst_with_stalls_failures_and_hang_ups_is_counted_and_timed_right():
             others_done.set()
 
     async def run():
-        server, endpoint = await serve(answer)
-        async with server:
+        async with scripted(answer) as server:
+            endpoint = server.endpoint
             planned = [PlannedRequest(str(number), NUM_PIECES) for number in range(200)]
             sampler = Sampler(endpoint, None, lambda: None)
             return await run_open(endpoint, "m", planned, [0.0] * 200, sampler=sampler, timeout_s=60, on_done=done)
@@ -147,20 +119,18 @@ def test_a_burst_with_stalls_failures_and_hang_ups_is_counted_and_timed_right():
     assert row.wall_s >= answered[-1].end_s - result.start_s
 
 
-def test_a_schedule_is_kept_in_order_and_its_lag_is_told():
+def test_a_schedule_is_kept_in_order_and_its_lag_is_told(scripted):
     arrived = []
 
-    async def answer(reader, writer):
-        arrived.append((await asked(reader))["prompt"])
-        writer.write(HEAD + TEXT + USAGE + END)
-        await writer.drain()
-        writer.close()
+    async def answer(asked, writer):
+        arrived.append(asked.body["prompt"])
+        writer.write(scripted.HEAD + scripted.text() + scripted.usage(1) + scripted.END)
 
     due = [number / 500 for number in range(50)]  # 500 requests/s
 
     async def run():
-        server, endpoint = await serve(answer)
-        async with server:
+        async with scripted(answer) as server:
+            endpoint = server.endpoint
             planned = [PlannedRequest(str(number), 1) for number in range(50)]
             sampler = Sampler(endpoint, None, lambda: None)
             return await run_open(endpoint, "m", planned, due, sampler=sampler, timeout_s=60)

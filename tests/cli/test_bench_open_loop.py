@@ -1,7 +1,6 @@
 """Load that does not wait for answers: when it is sent, what latencies count from, and what is said of them."""
 
 import asyncio
-import json
 import math
 from collections import Counter
 from itertools import pairwise
@@ -9,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from aie.bench.arrivals import Arrivals, Rate, parse_rates
-from aie.bench.client import HUNG_UP, Endpoint, Outcome
+from aie.bench.client import HUNG_UP, Outcome
 from aie.bench.find_max import Probe, Search, find_max, judge
 from aie.bench.load import LevelResult, Sampler, run_open
 from aie.bench.notes import notes
@@ -21,10 +20,6 @@ from aie.bench.statistics import mean_interval, min_samples, percentile, tail, u
 from aie.bench.steady import steady_window
 from aie.bench.workload import PlannedRequest, parse_cancel, plan_requests
 from aie_engine import InvalidInputError
-
-USAGE = b'data: {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}}\n\n'
-TEXT = b'data: {"choices": [{"index": 0, "text": "a"}]}\n\n'
-
 
 # What is sent when
 
@@ -101,50 +96,36 @@ def test_prompts_can_begin_alike():
 # What is measured
 
 
-class Scripted:
-    """A server of one event loop: `stall` requests are answered only when `release` is set."""
+def answering(scripted, stall=0):
+    """A server, what it was asked, and what has to be set before it answers the first `stall` requests."""
+    arrived, release = [], asyncio.Event()
 
-    def __init__(self, stall=0):
-        self.stall, self.arrived = stall, []
-        self.release = asyncio.Event()
+    async def answer(asked, writer):
+        arrived.append(asked.body["prompt"])
+        if len(arrived) <= stall:
+            await release.wait()
+        writer.write(scripted.HEAD + scripted.text() * 2 + scripted.usage(2) + scripted.END)
 
-    async def __aenter__(self):
-        self.server = await asyncio.start_server(self.answer, "127.0.0.1", 0)
-        self.endpoint = Endpoint("127.0.0.1", self.server.sockets[0].getsockname()[1], "", False)
-        return self
-
-    async def __aexit__(self, *_):
-        self.server.close()
-        await self.server.wait_closed()
-
-    async def answer(self, reader, writer):
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-        body = json.loads(await reader.readexactly(length))
-        self.arrived.append(body["prompt"])
-        if len(self.arrived) <= self.stall:
-            await self.release.wait()
-        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + TEXT + TEXT + USAGE + b"data: [DONE]\n\n")
-        await writer.drain()
-        writer.close()
+    return scripted(answer), arrived, release
 
 
 def requests(count):
     return [PlannedRequest(f"p{number}", 2) for number in range(count)]
 
 
-def test_nobody_waits_for_those_before():
+def test_nobody_waits_for_those_before(scripted):
     async def run():
-        async with Scripted(stall=3) as server:
+        server, arrived, release = answering(scripted, stall=3)
+        async with server:
             sampler = Sampler(server.endpoint, None, lambda: None)
 
             def done(_outcome):
-                server.release.set()  # by the fourth: the first three are still waiting
+                release.set()  # by the fourth: the first three are still waiting
 
             result = await run_open(
                 server.endpoint, "m", requests(4), [0, 0, 0, 0], sampler=sampler, timeout_s=30, on_done=done
             )
-            return server.arrived, result
+            return arrived, result
 
     arrived, result = asyncio.run(run())
     assert sorted(arrived) == ["p0", "p1", "p2", "p3"]
@@ -152,9 +133,10 @@ def test_nobody_waits_for_those_before():
     assert all(one.due_s == result.start_s for one in result.outcomes)
 
 
-def test_with_a_cap_the_wait_counts_from_when_it_was_due():
+def test_with_a_cap_the_wait_counts_from_when_it_was_due(scripted):
     async def run():
-        async with Scripted() as server:
+        server, _, _ = answering(scripted)
+        async with server:
             sampler = Sampler(server.endpoint, None, lambda: None)
             return await run_open(
                 server.endpoint, "m", requests(5), [0.0] * 5, sampler=sampler, timeout_s=30, max_in_flight=1

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from aie.app import app
-from aie.bench.client import Endpoint, Outcome
+from aie.bench.client import Outcome
 from aie.bench.lengths_file import read_lengths
 from aie.bench.load import LevelResult, Sampler, as_row, run_level
 from aie.bench.notes import notes
@@ -142,55 +142,34 @@ def test_bad_lengths_in_a_file(tmp_path, line):
 # Conversations
 
 
-class Talker:
-    """Answers the turn of n messages with the words `n, ` and `fine`; the request whose body holds `fail_at` with an
-    error."""
+def talk(scripted, sessions, clients, *, fail_at="?", **options):
+    """What a server heard that answers the turn of n messages with the words `n, ` and `fine`, and a request that ends
+    with `fail_at` with an error; and the result."""
+    heard = []
 
-    def __init__(self, fail_at="?"):
-        self.fail_at, self.heard = fail_at, []
-
-    async def __aenter__(self):
-        self.server = await asyncio.start_server(self.answer, "127.0.0.1", 0)
-        self.endpoint = Endpoint("127.0.0.1", self.server.sockets[0].getsockname()[1], "", False)
-        return self
-
-    async def __aexit__(self, *_):
-        self.server.close()
-        await self.server.wait_closed()
-
-    async def answer(self, reader, writer):
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        headers = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if line)
-        body = json.loads(await reader.readexactly(int(headers["content-length"])))
-        self.heard.append((headers.get("x-session-id"), body["messages"]))
-        if body["messages"][-1]["content"] == self.fail_at:
+    async def answer(asked, writer):
+        said = asked.body["messages"]
+        heard.append((asked.headers.get("x-session-id"), said))
+        if said[-1]["content"] == fail_at:
             writer.write(b"HTTP/1.1 500 no\r\nConnection: close\r\n\r\nno")
-        else:
-            pieces = (f"{len(body['messages'])}, ", "fine")
-            events = [{"choices": [{"delta": {"content": piece}}]} for piece in pieces]
-            events.append({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}})
-            lines = b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in events)
-            writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + lines + b"data: [DONE]\n\n")
-        await writer.drain()
-        writer.close()
+            return
+        events = [{"choices": [{"delta": {"content": piece}}]} for piece in (f"{len(said)}, ", "fine")]
+        writer.write(scripted.HEAD + b"".join(map(scripted.event, events)) + scripted.usage(2) + scripted.END)
 
-
-def talk(sessions, clients, **options):
     async def run():
-        async with Talker(options.pop("fail_at", "?")) as server:
+        async with scripted(answer) as server:
             sampler = Sampler(server.endpoint, None, lambda: None)
-            result = await run_level(
+            return await run_level(
                 server.endpoint, "m", sessions, clients, sampler=sampler, timeout_s=30, chat=True, **options
             )
-            return server.heard, result
 
-    return asyncio.run(run())
+    return heard, asyncio.run(run())
 
 
-def test_each_turn_sends_all_that_was_said():
+def test_each_turn_sends_all_that_was_said(scripted):
     planned = plan_requests(6, input_tokens=(3, 9), output_tokens=(2, 5), seed=1)
     sessions = plan_sessions(planned, 3, "s")
-    heard, result = talk(sessions, 2)
+    heard, result = talk(scripted, sessions, 2)
     assert len(sessions) == 2 and len(result.outcomes) == 6
     for number, session in enumerate(sessions):
         mine = [messages for name, messages in heard if name == f"s-{number}"]
@@ -204,21 +183,21 @@ def test_each_turn_sends_all_that_was_said():
     assert {as_row(one, result)["turn"] for one in result.outcomes} == {0, 1, 2}
 
 
-def test_a_conversation_ends_where_nobody_answers():
+def test_a_conversation_ends_where_nobody_answers(scripted):
     planned = plan_requests(4, input_tokens=(9, 9), output_tokens=(2, 5), seed=1)
-    heard, result = talk(plan_sessions(planned, 4, "s"), 1, fail_at=planned[1].prompt)
+    heard, result = talk(scripted, plan_sessions(planned, 4, "s"), 1, fail_at=planned[1].prompt)
     assert len(heard) == 2 and [one.error is None for one in result.outcomes] == [True, False]
 
 
-def test_the_clock_ends_conversations_between_turns():
+def test_the_clock_ends_conversations_between_turns(scripted):
     planned = plan_requests(4, input_tokens=(9, 9), output_tokens=(2, 5), seed=1)
     # A pause that is longer than the test lets no second turn begin.
-    heard, result = talk(plan_sessions(planned, 4, "s"), 1, duration_s=1e-3, think_s=2e-3)
+    heard, result = talk(scripted, plan_sessions(planned, 4, "s"), 1, duration_s=1e-3, think_s=2e-3)
     assert len(result.outcomes) == len(heard) <= 1
 
 
-def test_single_requests_have_no_session():
-    heard, result = talk(plan_requests(2, input_tokens=(3, 9), output_tokens=(2, 5), seed=1), 1)
+def test_single_requests_have_no_session(scripted):
+    heard, result = talk(scripted, plan_requests(2, input_tokens=(3, 9), output_tokens=(2, 5), seed=1), 1)
     assert [name for name, _ in heard] == [None, None] and summarize(result).turn_ttft_p50 == ()
 
 
@@ -250,7 +229,6 @@ def test_turns_that_were_never_answered_are_left_out():
         ({"lengths": "files"}, "file:PATH"),
         ({"turns": 3}, "--endpoint chat"),
         ({"turns": 0}, "--turns"),
-        ({"turns": 3, "endpoint": "chat", "rate": "3"}, "use --concurrency"),
         ({"think_s": 3.0}, "give --turns"),
         ({"think_s": -1.0, "turns": 2, "endpoint": "chat"}, "negative"),
     ],
