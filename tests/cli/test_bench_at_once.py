@@ -155,6 +155,21 @@ def test_tensors_go_as_bytes_behind_their_json() -> None:
     assert struct.unpack("<I", tail[24:28])[0] == len(tail[28:])
 
 
+@pytest.mark.parametrize(("datatype", "code"), [("FP16", "e"), ("UINT8", "B"), ("INT64", "q"), ("BOOL", "?")])
+def test_numbers_of_every_kind(datatype: str, code: str) -> None:
+    (question,) = questions_of("infer", [Tensor("x", datatype, (5,))], count=1)
+    size = int(question.headers[1].partition(": ")[2])
+    assert all(0 <= value <= 1 for value in struct.unpack(f"<5{code}", question.body[size:]))
+
+
+def test_an_open_inference_server_need_not_list_its_models_as_openai_does(server: Script) -> None:
+    server.gets["/v2/models/m"] = [b'{"inputs": [{"name": "x", "datatype": "UINT8", "shape": [-1, 4]}]}']
+    words = ["--url", server.endpoint.url, "--endpoint", "infer", "--model", "m", "--concurrency", "1"]
+    found = CliRunner().invoke(app, ["bench", *words, "--requests", "5"])
+    assert found.exit_code == 0 and "5/5" in found.output, found.output
+    assert {asked.path for asked in server.server.of("POST")} == {"/v2/models/m/infer"}
+
+
 def test_plain_json_has_the_shape_of_the_tensor() -> None:
     (question,) = questions_of("predict", [Tensor("pixels", "FP32", (2, 3))], count=1)
     values = json.loads(question.body)["inputs"]["pixels"]

@@ -25,7 +25,10 @@ AT_ONCE = ("embeddings", "infer", "predict")
 MAX_DIFFERENT = 512  # bodies; a longer test sends them again, in the same order
 _MAX_VALUES = 1 << 24  # in one request
 _SPECIAL_TOKENS = 2  # that encoders put around a text; the words are one token each
-_FORMATS = {"FP32": "f", "FP64": "d", "INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q"}
+_FORMATS = {
+    "FP16": "e", "FP32": "f", "FP64": "d", "INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q", "UINT8": "B",
+    "UINT16": "H", "UINT32": "I", "UINT64": "Q", "BOOL": "?",
+}  # fmt: skip
 _HEADER = "Inference-Header-Content-Length"
 
 
@@ -136,7 +139,7 @@ def _text(length: Draw, draw: random.Random) -> str:
 def _values(tensor: Tensor, draw: random.Random) -> list[float] | list[int]:
     """Of numbers between 0 and 1, as pixels are; of integers 0 and 1, which every table of embeddings has."""
     count = math.prod(tensor.shape)
-    if tensor.datatype.startswith("INT"):
+    if not tensor.datatype.startswith("FP"):
         return [draw.randint(0, 1) for _ in range(count)]
     return [round(draw.random(), 3) for _ in range(count)]
 
