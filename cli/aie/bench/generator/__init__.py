@@ -6,7 +6,7 @@ an event arrives puts his time into somebody's latency. Reading order, a line ea
 what is sent    endpoint, plan (calls, conversations, and when: closed or open loop)
 what became     outcome, faults (why not, in a few words)
 on the wire     http_reader, event_reader (bytes to events), event_text (events to text and counts), exchange (one
-                answer), connections (opened, kept, opened again), ask (one request from its call to its outcome)
+                answer), plain and secure (sockets) → connections (opened, kept, opened anew), ask (one request)
 many at once    pacing (a loop that wakes in time), loops (closed and open)
 in a process    channel (messages) → worker (what a process does)
 

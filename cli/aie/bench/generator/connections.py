@@ -3,81 +3,15 @@
 import asyncio
 import socket
 import ssl
-import time
-from contextlib import suppress
 from typing import Any
 
 from aie.bench.generator.endpoint import Endpoint
-from aie.bench.generator.exchange import Exchange
+from aie.bench.generator.plain import PlainConnection
+from aie.bench.generator.secure import SecureConnection
 
 __all__ = ["Connection", "Connections"]
 
-
-_READ_BYTES = 64 * 1024
-
-
-class Connection(asyncio.BufferedProtocol):
-    """Hands what it reads to the exchange that it serves, with the time.
-
-    All connections of an event loop read into one buffer, since what is read is taken out at once: a buffer for each
-    read costs more than the read."""
-
-    _buffer = memoryview(bytearray(_READ_BYTES))
-
-    __slots__ = ("_exchange", "_transport", "is_fresh", "is_open")
-
-    def __init__(self) -> None:
-        self._exchange: Exchange | None = None
-        self._transport: asyncio.Transport | None = None
-        self.is_fresh = True  # no exchange has ended on it yet
-        self.is_open = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport  # type: ignore[assignment]
-        self.is_open = True
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        now_s = time.perf_counter()
-        exchange = self._exchange
-        if exchange is None:
-            self.close()  # an answer to nothing
-            return
-        exchange.take(bytes(self._buffer[:nbytes]), now_s)
-        if exchange.done.done():
-            self._exchange, self.is_fresh = None, False
-
-    def eof_received(self) -> None:
-        """The transport closes itself."""
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        now_s = time.perf_counter()
-        self.is_open = False
-        exchange, self._exchange = self._exchange, None
-        if exchange is not None:
-            exchange.lose(exc, now_s)
-
-    def send(self, data: bytes, exchange: Exchange) -> None:
-        """Its answer is awaited through `exchange.done`."""
-        assert self._transport is not None and self._exchange is None, "one exchange at a time"
-        self._exchange = exchange
-        self._transport.write(data)
-
-    def close(self) -> None:
-        """What was written still goes out; what is read from now on concerns nobody."""
-        self._exchange = None
-        self.is_open = False
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        """At once."""
-        self._exchange = None
-        self.is_open = False
-        if self._transport is not None:
-            self._transport.abort()
+Connection = PlainConnection | SecureConnection
 
 
 class Connections:
@@ -86,7 +20,7 @@ class Connections:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._tls = ssl.create_default_context() if endpoint.tls else None
-        self._addresses: list[tuple[Any, ...]] = []  # the one that answered last comes first
+        self._address: tuple[Any, ...] | None = None  # as of getaddrinfo; of several the one that answers
         self._kept: list[Connection] = []
 
     def take(self) -> Connection | None:
@@ -107,40 +41,45 @@ class Connections:
             self._kept.pop().close()
 
     async def open(self) -> Connection:
-        """A new one. Raises OSError."""
+        """A new one; without TLS and where the address is known, at once and without a turn of the event loop, and an
+        error shows when it is used. Raises OSError."""
         loop = asyncio.get_running_loop()
-        connected = await self._connect(loop)
-        name = self._endpoint.host if self._tls is not None else None
-        _, connection = await loop.create_connection(Connection, sock=connected, ssl=self._tls, server_hostname=name)
+        if self._address is None:
+            self._address = await self._find(loop)
+        if self._tls is None:
+            return PlainConnection.to(loop, self._address)
+        connected = await _connected(loop, self._address)
+        _, connection = await loop.create_connection(
+            SecureConnection, sock=connected, ssl=self._tls, server_hostname=self._endpoint.host
+        )
         return connection
 
-    async def _connect(self, loop: asyncio.AbstractEventLoop) -> socket.socket:
-        if not self._addresses:
-            self._addresses = await self._resolve(loop)
-        failure: OSError | None = None
-        for number, (family, kind, protocol, _, address) in enumerate(self._addresses):
-            sock = socket.socket(family, kind, protocol)
-            try:
-                sock.setblocking(False)
-                with suppress(OSError):
-                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                await loop.sock_connect(sock, address)
-            except OSError as error:
-                sock.close()
-                failure = failure or error
-                continue
-            except BaseException:
-                sock.close()
-                raise
-            if number:
-                self._addresses.insert(0, self._addresses.pop(number))
-            return sock
-        raise failure or OSError("no address")
-
-    async def _resolve(self, loop: asyncio.AbstractEventLoop) -> list[tuple[Any, ...]]:
-        """Of a numeric address without the thread that names need."""
+    async def _find(self, loop: asyncio.AbstractEventLoop) -> tuple[Any, ...]:
+        """Of several addresses the first that can be connected to; a single one is not tried out."""
         host, port = self._endpoint.host, self._endpoint.port
-        try:
-            return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST))
+        try:  # a numeric one, without the thread that names need
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
         except socket.gaierror:
-            return list(await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        failure: OSError | None = None
+        for address in found if len(found) > 1 else ():
+            try:
+                (await _connected(loop, address)).close()
+                return address
+            except OSError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return found[0]
+
+
+async def _connected(loop: asyncio.AbstractEventLoop, address: tuple[Any, ...]) -> socket.socket:
+    family, kind, protocol, _, where = address
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.setblocking(False)
+        await loop.sock_connect(made, where)
+    except BaseException:
+        made.close()
+        raise
+    return made

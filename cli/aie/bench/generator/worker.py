@@ -9,6 +9,7 @@ It ends when the other end of its socket is closed, by whatever it may be.
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import time
@@ -55,6 +56,13 @@ class Worker(asyncio.Protocol):
         """The fleet."""
         assert self._transport is not None
         self._transport.write(frame((kind, *rest)))
+
+    def fault(self, context: dict[str, Any]) -> None:
+        """What the event loop complains of. In a callback it is a bug of ours, and whoever waits for what should have
+        been called would wait for ever."""
+        if "handle" in context:
+            error = context.get("exception")
+            self.tell("fault", f"{type(error).__name__}: {error}")
 
     def _ended(self, number: int, task: "asyncio.Task[None]") -> None:
         del self._runs[number]
@@ -129,8 +137,11 @@ def main(descriptor: int) -> None:
     """Serves the socket of that number until it is closed."""
     for number in (signal.SIGINT, signal.SIGTERM):  # who was asked to end is the parent, who ends us
         signal.signal(number, signal.SIG_IGN)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a socket for each request that is under way
     loop = new_event_loop()
     asyncio.set_event_loop(loop)
     link = socket.socket(fileno=descriptor)
-    loop.run_until_complete(loop.create_connection(Worker, sock=link))
+    _, worker = loop.run_until_complete(loop.create_connection(Worker, sock=link))
+    loop.set_exception_handler(lambda _loop, context: worker.fault(context))
     loop.run_forever()
