@@ -5,6 +5,7 @@ import math
 import signal
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -39,10 +40,13 @@ def top(
 
     Queue, batch, KV blocks, prefix cache, guesses, tokens, latencies, and the open requests: on a terminal a picture
     that renews itself, elsewhere a line per model and look; Ctrl-C ends it. Everything is read from /metrics, and from
-    aie's own /debug/requests, whose requests say what they wait for and on whose account.
+    aie's own /debug/requests, whose requests say what they wait for and on whose account, and /debug/events: batches
+    and why they were cut, preemptions, rejections, restarts.
     """
     from aie.bench.client import Endpoint
-    from aie.top.look import explain_request, look_at
+    from aie.top.feed import EventFeed
+    from aie.top.listening import look_and_listen
+    from aie.top.look import explain_request
     from aie.top.watch import JsonLines, Lines, Screen, watch
 
     if not (math.isfinite(interval) and 0 <= interval <= 3600):
@@ -58,14 +62,15 @@ def top(
         return
     # Ended in whatever way, the terminal gets its own screen and its cursor back.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with contextlib.suppress(KeyboardInterrupt):
+    with contextlib.suppress(KeyboardInterrupt), EventFeed(endpoint) as feed:
+        look = partial(look_and_listen, endpoint, feed)
         if as_json:
-            watch(lambda: look_at(endpoint), JsonLines(_write, endpoint.url), interval_s=interval, once=once)
+            watch(look, JsonLines(_write, endpoint.url), interval_s=interval, once=once)
         elif once or sys.stdout.isatty():
             with Screen(_console(), endpoint.url, once=once) as screen:
-                watch(lambda: look_at(endpoint), screen, interval_s=interval, once=once)
+                watch(look, screen, interval_s=interval, once=once)
         else:
-            watch(lambda: look_at(endpoint), Lines(_write), interval_s=interval)
+            watch(look, Lines(_write), interval_s=interval)
 
 
 def _explain(entry: Mapping[str, Any], *, as_json: bool) -> None:

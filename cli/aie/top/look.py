@@ -42,6 +42,7 @@ class Look:
     figures: Figures
     requests: Requests | None
     why_no_requests: str | None = None
+    events: Sequence[Entry] | None = None  # since the look before; None: the server tells none
 
 
 def look_at(endpoint: Endpoint, *, num_recent: int = 5, clock: Callable[[], float] = time.monotonic) -> Look:

@@ -105,6 +105,7 @@ def document(history: History, url: str) -> dict[str, Any]:
         "queues": None if requests is None else dict(requests.queues),
         "num_open_of_others": None if requests is None else requests.num_open_of_others,
         "why_no_requests": look.why_no_requests,
+        "events": None if look.events is None else list(look.events),
     }
 
 

@@ -15,6 +15,7 @@ from rich.live import Live
 
 from aie.top.history import History
 from aie.top.look import Look
+from aie.top.picture import Picture
 from aie.top.screen import draw, plain_lines
 from aie.top.summary import document
 from aie_engine import EnvironmentLacksError
@@ -68,10 +69,10 @@ class Screen:
     console: Console
     url: str
     once: bool = False
-    max_rows: int | None = None  # of requests; None: as many as the terminal has room for
+    max_rows: int | None = None  # of requests, where the picture is as high as it wants to be
     wall_clock: Callable[[], str] = lambda: time.strftime("%H:%M:%S")
     _live: Live | None = None
-    _last: object = None
+    _last: Picture | None = None
 
     def __enter__(self) -> "Screen":
         if not self.once:
@@ -82,15 +83,17 @@ class Screen:
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
-            if self._last is not None:
+            if self._last is not None:  # all of it: here is room
+                self._last.is_fitted = False
                 self.console.print(self._last)
 
     def show(self, history: History, trouble: str | None) -> None:
-        rows = self.max_rows or (20 if self.once else max(3, self.console.size.height - 20))
+        rows = self.max_rows or 20
         self._last = picture = draw(history, self.url, when=self.wall_clock(), trouble=trouble, max_rows=rows)
         if self._live is None:
             self.console.print(picture)
         else:
+            picture.is_fitted = True
             self._live.update(picture, refresh=True)
 
 
