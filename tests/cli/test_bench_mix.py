@@ -99,6 +99,16 @@ def test_what_fails_is_the_parts_own(threaded: Any, tmp_path: Path) -> None:
     assert f"2 clients: embeddings:small, {level['failed']} × HTTP 500: out of order" in run.output
 
 
+def test_two_reports_are_compared_part_by_part(threaded: Any, tmp_path: Path) -> None:
+    server, files = threaded(Script()), [tmp_path / "a", tmp_path / "b"]
+    for file in files:
+        bench(server, "--requests", "12", "--concurrency", "2", "--json", str(file))
+    run = CliRunner().invoke(app, ["bench", "compare", *map(str, files)])
+    assert run.exit_code in (0, 1) and "2 clients, embeddings:small" in run.output, run.output
+    # What does not stream has neither tokens nor a first one.
+    assert [run.output.count(name) for name in ("TTFT P50", "tokens per s", "E2E P50")] == [1, 1, 3]
+
+
 def traffic(seed: int = 0) -> CallTraffic:
     options = BenchOptions(endpoint="mix", mix=MIX, url="http://127.0.0.1:1", seed=seed, output_tokens="5")
     made = traffic_of(Target(Endpoint("127.0.0.1", 1, "", False), "big", None), options, Sources())

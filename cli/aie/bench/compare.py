@@ -174,7 +174,8 @@ def _latency(name: str, key: str) -> _Kind:
 
 _GENERATED = (
     _throughput("answered", "per s", "requests_per_s"),
-    _throughput("tokens", "per s", "output_tokens_per_s"),
+    # Parts of a mix that answer in one piece have no tokens.
+    _Kind("tokens", "per s", lambda level: level.get("output_tokens_per_s") or None, lambda _: None, True),
     _latency("TTFT P50", "ttft"),
     _latency("TPOT P50", "tpot"),
     _latency("E2E P50", "e2e"),

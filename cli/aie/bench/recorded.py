@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aie.bench.options import GENERATE
+from aie.bench.options import GENERATE, MIX
 from aie_engine import InvalidInputError
 
 __all__ = ["FORMAT", "Recorded", "level_label", "read_report"]
@@ -22,12 +22,12 @@ class Recorded:
 
     path: Path
     document: Mapping[str, Any]
-    levels: Mapping[str, Sequence[Mapping[str, Any]]]  # label → a row for each run
+    levels: Mapping[str, Sequence[Mapping[str, Any]]]  # label → a row for each run; of a mix by level and part
 
     @property
     def generates(self) -> bool:
-        """Whether it is of a model that generates text."""
-        return self.document["endpoint"] in GENERATE
+        """Whether it is of a model that generates text, or may be in part."""
+        return self.document["endpoint"] in (*GENERATE, MIX)
 
     @property
     def is_search(self) -> bool:
@@ -96,12 +96,23 @@ def read_report(path: Path) -> Recorded:
     for level in document["levels"]:
         if not isinstance(level, dict) or not all(isinstance(level.get(name), int | float) for name in _NUMBERS):
             raise InvalidInputError(f"{path} has a level without its figures; is the file damaged?")
-        levels.setdefault(level_label(level), []).append(level)
+        for label, row in _rows(level):
+            levels.setdefault(label, []).append(row)
     return Recorded(path, document, levels)
+
+
+def _rows(level: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Of a mix the parts by themselves: a median over all of them would be that of none."""
+    label, parts = level_label(level), level.get("parts")
+    if not isinstance(parts, dict) or not parts:
+        return [(label, level)]
+    return [(f"{label}, {name}", part) for name, part in parts.items()]
 
 
 def level_label(level: Mapping[str, Any]) -> str:
     """What was asked of the server."""
+    if level.get("rate") is not None:
+        return str(level["rate"])
     rate = level.get("offered_per_s")
     if rate is not None:
         return f"{rate:g} requests/s"
