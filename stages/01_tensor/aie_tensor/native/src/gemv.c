@@ -22,8 +22,9 @@ ALWAYS_INLINE void gemv_q4(const int format, const int panels, const int tokens,
             FOR_VECS {
                 vf even, odd;
                 unpack_nibbles(AT(quants, i, 1), scale[i], minimum[i], &even, &odd);
-                FOR_TOKENS acc[t][i] = vf_fma(odd, vf_set(x[t * w->k + 2 * j + 1]),
-                                              vf_fma(even, vf_set(x[t * w->k + 2 * j]), acc[t][i]));
+                const float *pair = tokens > 1 && VW == 8 ? read_again(x + 2 * j) : x + 2 * j; /* 16 registers are few */
+                FOR_TOKENS acc[t][i] = vf_fma(even, vf_set(pair[t * w->k]), acc[t][i]);
+                FOR_TOKENS acc[t][i] = vf_fma(odd, vf_set(pair[t * w->k + 1]), acc[t][i]);
             }
         }
     }
@@ -57,7 +58,7 @@ ALWAYS_INLINE void gemv_plain(const int format, const int panels, const int toke
     for (int k = 0; k < w->k; k++, data += size * PANEL) {
         UNROLL for (int p = 0; p < panels; p++) __builtin_prefetch(data + p * w->panel_bytes + ahead);
         FOR_VECS {
-            vf weight = load_plain(format, AT(data, i, size));
+            vf weight = vf_kept(load_plain(format, AT(data, i, size)));
             FOR_TOKENS acc[t][i] = vf_fma(weight, vf_set(x[t * w->k + k]), acc[t][i]);
         }
     }

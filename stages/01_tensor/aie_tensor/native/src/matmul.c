@@ -13,8 +13,12 @@ enum {
     MOST_CLAIM = 64               /* jobs or panels that one thread takes at a time: many, since neighbours are fetched ahead */
 };
 
-/* Panels side by side for so many tokens: what leaves the accumulators in registers. */
-static int gemv_panels(int num_tokens) { return num_tokens <= MAX_FEW / 2 ? GEMV_PANELS : GEMV_PANELS / 2; }
+/* Panels side by side for so many tokens: what leaves the accumulators in registers; the 4-bit formats need some of the
+ * sixteen of AVX2 for scales, minima and both halves of a byte. */
+static int gemv_panels(const Op *op, int num_tokens) {
+    int most = VW == 8 && op->mats->format >= FORMAT_Q4_0 ? 1 : MAX_FEW / 2;
+    return num_tokens <= most ? GEMV_PANELS : GEMV_PANELS / 2;
+}
 
 size_t linear_scratch_floats(void) {
     return (size_t)PANEL * (MOST_TILES * MAX_ROWS * 2 + TILE_PANELS * CHUNK);
@@ -115,7 +119,7 @@ static PanelRef find_panel(const Op *op, int i, int together) {
 }
 
 static void linear_few(Context *c, const Op *op, int num_tokens) {
-    int most = gemv_panels(num_tokens), total = all_panels(op);
+    int most = gemv_panels(op, num_tokens), total = all_panels(op);
     for (int first, n; (n = pool_claim(c->plan->pool, &c->ticket, total, (most + 1) / 2, MOST_CLAIM, &first));)
         for (int num; n > 0; n -= num, first += num) {
             PanelRef ref = find_panel(op, first, most);
@@ -172,7 +176,7 @@ void run_linear(Context *c, const Op *op) {
 
 static void swiglu_few(Context *c, const Op *op, int num_tokens) {
     const PackedMatrix *gate = &op->mats[0], *up = &op->mats[1];
-    int most = gemv_panels(num_tokens);
+    int most = gemv_panels(op, num_tokens);
     for (int first, n; (n = pool_claim(c->plan->pool, &c->ticket, gate->num_panels, (most + 1) / 2, MOST_CLAIM, &first));)
         for (int num; n > 0; n -= num, first += num) {
             num = n < most ? n : most;

@@ -20,7 +20,7 @@ ALWAYS_INLINE void tile(const int rows, const int np, const int packed, const fl
     }
     for (int k = 0; k < num_k; k++) {
         vf w[TILE_PANELS * VEC_PER_PANEL];
-        UNROLL for (int v = 0; v < np * VEC_PER_PANEL; v++) w[v] = vf_load(b[v / VEC_PER_PANEL] + v % VEC_PER_PANEL * VW);
+        UNROLL for (int v = 0; v < np * VEC_PER_PANEL; v++) w[v] = vf_kept(vf_load(b[v / VEC_PER_PANEL] + v % VEC_PER_PANEL * VW));
         UNROLL for (int p = 0; p < np; p++) b[p] += ldb;
         if (ahead) {
             UNROLL for (int p = 0; p < np; p++) __builtin_prefetch(soon[p], 0, 2), soon[p] += ahead->step;

@@ -41,6 +41,23 @@ ALWAYS_INLINE void vf_store(float *p, vf v) { *(vf_unaligned *)p = (vf_unaligned
 ALWAYS_INLINE vf vf_set(float s) { return s - (vf){0}; }
 ALWAYS_INLINE vf vf_select(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
 
+/* v, held in a register. A compiler that runs short of names would rather load v again at each use, as an operand of the
+ * arithmetic, and loads are what a register tile has least of. */
+ALWAYS_INLINE vf vf_kept(vf v) {
+#if VW >= 8
+    __asm__("" : "+x"(v));
+#elif defined(__ARM_NEON)
+    __asm__("" : "+w"(v));
+#endif
+    return v;
+}
+
+/* p, of which the compiler does not know that it has loaded from there before: what was loaded need not be kept. */
+ALWAYS_INLINE const float *read_again(const float *p) {
+    __asm__ volatile("" : "+r"(p));
+    return p;
+}
+
 ALWAYS_INLINE float vf_sum(vf v) {
     float total = 0.0f;
     UNROLL for (int i = 0; i < VW; i++) total += v[i];
