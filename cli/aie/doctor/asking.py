@@ -45,6 +45,7 @@ class Answer:
     gaps_s: list[float] = field(default_factory=list)
     text: str = ""
     num_tokens: int = 0
+    num_prompt_tokens: int = 0  # as the server counts them; 0 where it does not
     numbers: tuple[float, ...] = ()  # of a model that answers at once
     status: int = 0
     error: str | None = None
@@ -165,7 +166,15 @@ async def _post(endpoint: Endpoint, path: str, body: object) -> tuple[int, bytes
 def _answer_of(outcome: Outcome) -> Answer:
     late = outcome.kind == "timed out"
     return Answer(
-        sent_s=outcome.sent_s, end_s=outcome.end_s, first_s=outcome.first_token_s, last_s=outcome.last_token_s,
-        gaps_s=outcome.gaps_s, text="".join(outcome.pieces or ()), num_tokens=outcome.num_output_tokens,
-        status=outcome.status, error="no answer in the time there was" if late else outcome.error, is_late=late,
-    )  # fmt: skip
+        sent_s=outcome.sent_s,
+        end_s=outcome.end_s,
+        first_s=outcome.first_token_s,
+        last_s=outcome.last_token_s,
+        gaps_s=outcome.gaps_s,
+        text="".join(outcome.pieces or ()),
+        num_tokens=outcome.num_output_tokens,
+        num_prompt_tokens=outcome.num_prompt_tokens,
+        status=outcome.status,
+        error="no answer in the time there was" if late else outcome.error,
+        is_late=late,
+    )

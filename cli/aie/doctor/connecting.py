@@ -11,7 +11,8 @@ from aie.bench.target import Target
 from aie.bench.workload import words
 from aie.doctor.asking import NO_TEXT, Answer, Asker, Kind, get
 from aie.doctor.probe import FIRST_ANSWER, FIRST_TOKENS, FIRST_WORDS, Probe, text_of
-from aie.doctor.server import Look, Process, find_process, look_at_metrics
+from aie.doctor.processes import Process, find_process
+from aie.doctor.server import Look, look_at_metrics
 from aie_engine import EnvironmentLacksError
 
 __all__ = ["Patient", "connect_to"]
@@ -29,7 +30,7 @@ class Patient:
     process: Process | None
     look: Look | None  # at its metrics, before anything was asked
     is_fresh: bool  # nothing was asked of the model before
-    probe: Probe | None  # the first request that it was sent, where it is fresh
+    probe: Probe | None  # how it was asked how it is asked; None where that is known without
     max_length: int | None
 
     @property
@@ -51,7 +52,7 @@ async def _connect(target: Target, pid: int | None) -> Patient:
     kind, probe = await _find_kind(target, look, process)
     server = look.server if look is not None and look.server != "a server" else "the server"
     return Patient(
-        Asker(endpoint, model, kind), server, process, look, is_fresh, probe if is_fresh else None,
+        Asker(endpoint, model, kind), server, process, look, is_fresh, probe,
         await _max_length(target),
     )  # fmt: skip
 

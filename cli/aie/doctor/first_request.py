@@ -2,7 +2,7 @@
 
 from statistics import median
 
-from aie.doctor.finding import Finding
+from aie.doctor.finding import MORE_TIME, Finding
 from aie.doctor.measured import FirstRequests
 
 __all__ = ["judge_first"]
@@ -21,7 +21,7 @@ def judge_first(seen: FirstRequests) -> Finding:
     if len(seen.next_s) < _FEWEST:
         return Finding(
             WHAT, "note", f"only {len(seen.next_s)} requests came after the first {seen.what} in the time there was; "
-            "nothing is said of it", "again on a quieter machine, and without --quick",
+            "nothing is said of it", MORE_TIME,
         )  # fmt: skip
     usual_s, slowest_s = median(seen.next_s), max(seen.next_s)
     extra_s = seen.first_s - usual_s

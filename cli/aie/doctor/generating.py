@@ -4,76 +4,83 @@ time: `until_s` is on `time.perf_counter`, and what is not answered by then is g
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 
 from aie.doctor.asking import Answer, Asker
-from aie.doctor.loop import closed_loop, load_of
+from aie.doctor.gaps import gaps_after_all_began, standstills
+from aie.doctor.loop import LEVELS, closed_loop, level_seconds, load_of
 from aie.doctor.measured import Company, FirstRequests, Load, MemoryRounds, Spikes
 from aie.doctor.memory_rounds import MemoryGauge, run_rounds
 from aie.doctor.probe import FIRST_ANSWER, FIRST_TOKENS, Probe, text_of
+from aie.doctor.processes import Process
 from aie.doctor.sameness import parting
-from aie.doctor.server import Process, Watch
+from aie.doctor.server import Watch
 
-__all__ = ["Generating", "level_seconds"]
+__all__ = ["Generating"]
 
-LEVELS = (1, 2, 4, 8)
 _SHORT = 24  # tokens of prompts
 _STREAMS = 4
 _PER_ROUND = 8  # requests
 _TIME_FOR_MORE = 24  # answers, which three prompts need alone, again and among others one after another
+_GRACE_S = 1.5  # beyond its time, for the three requests that a first one is compared with
+_PAUSE_S = 0.15  # between long prompts
 _ANSWER_S = 0.5  # that an answer ought to take alone
-
-
-def level_seconds(until_s: float, level: int) -> float:
-    """When level number `level` begins its last requests: equal parts of what is left, less a fifth for answers that
-    are under way then."""
-    now = time.perf_counter()
-    return now + 0.8 * (until_s - now) / (len(LEVELS) - level)
 
 
 @dataclass(slots=True)
 class Generating:
-    """process: the server's, where it runs here. probe: the first request that it was ever sent, if this was that."""
+    """process: the server's, where it runs here. probe: how it was asked how it can be asked. is_fresh: that was the
+    first request it ever had."""
 
     asker: Asker
     process: Process | None
     has_metrics: bool
-    probe: Probe | None = None
+    probe: Probe
+    is_fresh: bool
     max_length: int | None = None  # tokens of prompt and answer
     quick: bool = False
     answer_tokens: int = 16  # of a usual answer; set by the first requests' pace
+    tokenizer_factor: float = 1.0  # tokens by the server's count to those aimed at; set by the first request
 
     @property
     def _long(self) -> int:
-        """Tokens of a long prompt."""
-        return max(32, min(256, (self.max_length or 4096) // 4))
+        """Tokens of a long prompt, as they are aimed at; the tokenizer may make more of the words."""
+        room = (self.max_length or 4096) / 4 / self.tokenizer_factor
+        return max(16, min(256, int(room)))
 
-    async def first(self, until_s: float) -> FirstRequests | None:
-        """The first after its start, if that was not long ago; of one that runs already, the first long prompt."""
+    async def first(self, until_s: float) -> list[FirstRequests]:
+        """The request with which it was asked how it can be asked, which of a new server is the first; and, of one that
+        runs already, the first long prompt. Nothing of what was not answered."""
         probe = self.probe
-        length = FIRST_TOKENS if probe is not None else self._long
-        if probe is None:
-            probe = await Probe.of(self.process, lambda: self._begin(length, 0, until_s))
-        first = probe.answer
-        if first.first_s is None or first.error is not None:
-            return None
-        self._set_pace(first)
-        later = []
-        for number in range(1, 5 if self.quick else 9):
-            if time.perf_counter() + 0.5 * first.took_s > until_s:
-                break
-            answer = await self._begin(length, number, until_s)
+        if probe.answer.error is not None or probe.answer.first_s is None:
+            return []
+        self._set_pace(probe.answer)
+        if probe.answer.num_prompt_tokens:
+            self.tokenizer_factor = max(1.0, probe.answer.num_prompt_tokens / FIRST_TOKENS)
+        if self.is_fresh:
+            return [await self._against_next(probe, FIRST_TOKENS, 8, "request after the start", until_s)]
+        half_s = (time.perf_counter() + until_s) / 2
+        found = [await self._against_next(probe, FIRST_TOKENS, 4, "request that was sent", half_s)]
+        long = await Probe.of(self.process, lambda: self._begin(self._long, 0, until_s))
+        if long.answer.error is None and long.answer.first_s is not None:
+            found.append(await self._against_next(long, self._long, 4, f"prompt of {self._long} tokens", until_s))
+        return found
+
+    async def _against_next(self, probe: Probe, tokens: int, most: int, what: str, until_s: float) -> FirstRequests:
+        """A request, and those of its kind that come next."""
+        later: list[Answer] = []
+        for number in range(1, most + 1):
+            answer = await self._begin(tokens, number, until_s + _GRACE_S)
             if answer.error is None and answer.first_s is not None:
                 later.append(answer)
-        if later:
-            self._set_pace(later[-1])
+                self._set_pace(answer)
+            if len(later) >= 3 and answer.end_s > until_s:
+                break
+        times = [one.first_s - one.sent_s for one in (probe.answer, *later) if one.first_s is not None]
         return FirstRequests(
-            first.first_s - first.sent_s,
-            [answer.first_s - answer.sent_s for answer in later if answer.first_s is not None],
-            "request after the start" if self.probe is not None else f"prompt of {length} tokens",
-            minor_faults=probe.minor_faults,
-            major_faults=probe.major_faults,
+            times[0], times[1:], what, minor_faults=probe.minor_faults, major_faults=probe.major_faults
         )
 
     async def _begin(self, tokens: int, number: int, until_s: float) -> Answer:
@@ -165,19 +172,20 @@ class Generating:
         now = time.perf_counter()
         tokens = max(16, 3 * self.answer_tokens)
         async with self._watch() as watch:
-            steady = await self._streams(tokens, now + 0.5 * (until_s - now), until_s)
+            steady = await self._streams(tokens, now + 0.45 * (until_s - now), until_s)
             stop = asyncio.Event()
             arriving = asyncio.create_task(self._arrivals(stop, until_s))
             mixed = await self._streams(tokens, now + 0.85 * (until_s - now), until_s)
             stop.set()
-            await arriving
+            arrived = await arriving
         grown = watch.window.rates
         frozen = [look.collector["frozen"] for look in watch.window.looks if "frozen" in look.collector]
         return Spikes(
-            steady_s=steady,
-            mixed_s=mixed,
+            steady_s=gaps_after_all_began(steady),
+            mixed_s=gaps_after_all_began(mixed),
+            standstills_s=standstills(mixed, arrived),
             streams=_STREAMS,
-            prompt_tokens=self._long,
+            prompt_tokens=round(self._long * self.tokenizer_factor),
             wall_s=time.perf_counter() - now,
             neighbours=watch.window.neighbours,
             preemptions=None if grown is None else grown.grown.get("preemptions"),
@@ -186,44 +194,28 @@ class Generating:
             gc_frozen=frozen[-1] if frozen else None,
         )
 
-    async def _streams(self, tokens: int, begin_until_s: float, until_s: float) -> list[float]:
-        """Gaps of four streams that begin together, again and again; without those from before all had begun."""
-        gaps: list[float] = []
-        number = 0
+    async def _streams(self, tokens: int, begin_until_s: float, until_s: float) -> list[list[Answer]]:
+        """Four streams that begin together, again and again."""
+        rounds: list[list[Answer]] = []
         while time.perf_counter() < begin_until_s:
-            texts = [text_of(_SHORT, 400 + number + n) for n in range(_STREAMS)]
-            number += _STREAMS
-            answers = await asyncio.gather(*(self.asker.write(text, tokens, until_s=until_s) for text in texts))
-            if any(answer.error is not None and not answer.is_late for answer in answers):
+            texts = [text_of(_SHORT, 400 + _STREAMS * len(rounds) + n) for n in range(_STREAMS)]
+            rounds.append(await asyncio.gather(*(self.asker.write(text, tokens, until_s=until_s) for text in texts)))
+            if any(answer.error is not None and not answer.is_late for answer in rounds[-1]):
                 break
-            gaps += gaps_after_all_began(answers)
-        return gaps
+        return rounds
 
-    async def _arrivals(self, stop: asyncio.Event, until_s: float) -> None:
+    async def _arrivals(self, stop: asyncio.Event, until_s: float) -> list[Answer]:
         """A long prompt, and a pause, until told to stop."""
-        for number in range(10_000):
-            await self.asker.write(text_of(self._long, 500 + number), 1, until_s=until_s)
-            try:
-                async with asyncio.timeout(0.2):
+        arrived: list[Answer] = []
+        while not stop.is_set():
+            text = text_of(self._long, 500 + len(arrived))
+            arrived.append(await self.asker.write(text, 1, until_s=until_s))
+            if arrived[-1].is_late:
+                break
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PAUSE_S):
                     await stop.wait()
-            except TimeoutError:
-                continue
-            return
+        return arrived
 
     def _watch(self) -> Watch:
         return Watch(self.asker.endpoint, self.asker.model, self.process, has_metrics=self.has_metrics)
-
-
-def gaps_after_all_began(answers: Sequence[Answer]) -> list[float]:
-    """Of streams that begin together: a prompt that is still computed holds up the others, and is no spike."""
-    begun = [answer.first_s for answer in answers if answer.first_s is not None]
-    if not begun:
-        return []
-    kept = []
-    for answer in answers:
-        at_s = answer.first_s or 0.0
-        for gap in answer.gaps_s:
-            if at_s >= max(begun):
-                kept.append(gap)
-            at_s += gap
-    return kept

@@ -12,7 +12,7 @@ from aie.console import note
 from aie.doctor.asking import Answer
 from aie.doctor.connecting import Patient, connect_to
 from aie.doctor.contention import judge_neighbours
-from aie.doctor.finding import Finding, as_json, show
+from aie.doctor.finding import MORE_TIME, Finding, as_json, show
 from aie.doctor.first_request import judge_first
 from aie.doctor.generating import Generating
 from aie.doctor.machine import judge_machine, read_machine
@@ -31,7 +31,7 @@ __all__ = ["Report", "Wanted", "examine"]
 _BUDGET_S, _QUICK_S = 55.0, 18.0  # in all
 _LEAST_S = 12.0  # for the requests, however long the start took
 _PARTS = {"first": 3.0, "same": 7.0, "levels": 15.0, "spikes": 13.0, "memory": 12.0}  # of the time
-_MORE_TIME = "again on a quieter machine, and without --quick"
+_SEE = "requests were not answered meanwhile: see refusals below"
 _OVER_S = 3.0  # after which a check that does not heed its time is ended
 
 
@@ -114,10 +114,11 @@ def _examine(patient: Patient, wanted: Wanted, report: Report, end_s: float) -> 
     experiments: Generating | Predicting
     who = (patient.asker, patient.process, patient.has_metrics)
     if patient.asker.generates:
-        experiments = Generating(*who, patient.probe, patient.max_length, wanted.quick)
+        assert patient.probe is not None
+        experiments = Generating(*who, patient.probe, patient.is_fresh, patient.max_length, wanted.quick)
     else:
         inputs = inputs_of(patient.asker)
-        experiments = Predicting(*who, inputs, patient.is_fresh, patient.probe, wanted.quick)
+        experiments = Predicting(*who, inputs, patient.probe, patient.is_fresh, wanted.quick)
     end_s = max(end_s, time.perf_counter() + _LEAST_S)
     asyncio.run(_Checks(patient, experiments, seen, report).run(end_s))
 
@@ -149,8 +150,8 @@ class _Seen:
         return Refusals(self.sent, self.statuses[429], self.statuses[503], dict(self.failed))
 
     @property
-    def was_refused(self) -> bool:
-        return bool(self.statuses)
+    def num_unanswered(self) -> int:
+        return self.statuses.total() + self.failed.total()
 
 
 @dataclass(slots=True)
@@ -177,20 +178,23 @@ class _Checks:
                 share_s = max(0.5, (end_s - time.perf_counter()) * _PARTS[name] / left)
                 left -= _PARTS[name]
                 note(f"  {what}: up to {share_s:.0f} s …")
+                num_unanswered = self.seen.num_unanswered
                 try:
                     async with asyncio.timeout(share_s + _OVER_S):
                         found = await check(time.perf_counter() + share_s)
                 except TimeoutError:
-                    found = [Finding(what, "note", "it was not done in the time there was", _MORE_TIME)]
+                    found = [Finding(what, "note", "it was not done in the time there was", MORE_TIME)]
+                if self.seen.num_unanswered > num_unanswered:  # then time was not what it lacked
+                    found = [replace(one, change=_SEE) if one.change == MORE_TIME else one for one in found]
                 self.report.say(found)
         self.report.say(judge_refusals(self.seen.refusals(), self.patient.server))
         self.report.say([judge_neighbours(watch.window.neighbours)])
 
     async def _first(self, until_s: float) -> list[Finding]:
         measured = await self.experiments.first(until_s)
-        if measured is None:
-            return [Finding("first request", "bad", "it was not answered", "see refusals; the server's log says why")]
-        return [judge_first(measured)]
+        if not measured:
+            return [Finding("first request", "bad", "it was not answered", "the server's log says why")]
+        return [max(map(judge_first, measured), key=lambda finding: ("ok", "note", "bad").index(finding.level))]
 
     async def _same(self, until_s: float) -> list[Finding]:
         if isinstance(self.experiments, Generating):
@@ -203,7 +207,7 @@ class _Checks:
         server = self.patient.server
         return [
             judge_utilisation(loads[-1] if loads else None, server),
-            judge_throughput(loads, server, unit, self.seen.was_refused),
+            judge_throughput(loads, server, unit, self.seen.refusals()),
         ]
 
     async def _spikes(self, until_s: float) -> list[Finding]:

@@ -11,10 +11,19 @@ from aie.doctor.asking import Answer
 from aie.doctor.measured import Load
 from aie.doctor.server import Window
 
-__all__ = ["Send", "closed_loop", "load_of"]
+__all__ = ["LEVELS", "Send", "closed_loop", "level_seconds", "load_of"]
+
+LEVELS = (1, 2, 4, 8)  # clients at once
 
 Send = Callable[[int], Awaitable[Answer]]
 """Sends the n-th request and waits for its answer."""
+
+
+def level_seconds(until_s: float, level: int) -> float:
+    """When level number `level` begins its last requests: equal parts of what is left, less a fifth for answers that
+    are under way then."""
+    now = time.perf_counter()
+    return now + 0.8 * (until_s - now) / (len(LEVELS) - level)
 
 
 async def closed_loop(send: Send, clients: int, begin_until_s: float, *, at_most: int | None = None) -> list[Answer]:

@@ -98,6 +98,7 @@ class Spikes:
     wall_s: float
     neighbours: Neighbours
     of: str = "gaps"  # or "answers"
+    standstills_s: Sequence[float] = ()  # for each prompt that arrived, the longest gap of a stream that it fell into
     preemptions: float | None = None
     gc_pause_s: float | None = None  # during both
     gc_runs: float | None = None

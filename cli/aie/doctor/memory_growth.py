@@ -7,7 +7,7 @@ from statistics import fmean
 
 from aie.bench.student import student_quantile
 from aie.console import format_bytes
-from aie.doctor.finding import Finding
+from aie.doctor.finding import MORE_TIME, Finding
 from aie.doctor.measured import MemoryRounds
 from aie.doctor.remedies import how_to_start_leak_hunt
 
@@ -44,7 +44,7 @@ def judge_memory(seen: MemoryRounds, server: str, url: str) -> Finding:
     if len(seen.sizes) < _FEWEST:
         return Finding(
             WHAT, "note", f"only {len(seen.sizes)} rounds of traffic were done in the time there was; a trend needs "
-            f"{_FEWEST}", "again on a quieter machine, and without --quick",
+            f"{_FEWEST}", MORE_TIME,
         )  # fmt: skip
     explained = seen.first_use or [0] * len(seen.sizes)
     line = trend([size - first for size, first in zip(seen.sizes, explained, strict=True)])

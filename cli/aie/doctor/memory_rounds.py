@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from aie.doctor.asking import Asker, get
 from aie.doctor.loop import Send, closed_loop
 from aie.doctor.measured import MemoryRounds
-from aie.doctor.server import Process, look_at_metrics
+from aie.doctor.processes import Process
+from aie.doctor.server import look_at_metrics
 
 __all__ = ["MemoryGauge", "run_rounds"]
 

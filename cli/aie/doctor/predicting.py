@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from aie.bench.workload import words
 from aie.doctor.asking import Answer, Asker
-from aie.doctor.generating import LEVELS, level_seconds
-from aie.doctor.loop import closed_loop, load_of
+from aie.doctor.loop import LEVELS, closed_loop, level_seconds, load_of
 from aie.doctor.measured import FirstRequests, Load, MemoryRounds, Predictions, Spikes
 from aie.doctor.memory_rounds import MemoryGauge, run_rounds
 from aie.doctor.probe import FIRST_WORDS, Probe
-from aie.doctor.server import Process, Watch
+from aie.doctor.processes import Process
+from aie.doctor.server import Watch
 
 __all__ = ["Inputs", "Predicting", "inputs_of"]
 
@@ -49,39 +49,42 @@ def inputs_of(asker: Asker) -> Inputs:
 
 @dataclass(slots=True)
 class Predicting:
-    """As `Generating`. is_fresh: nothing was asked of it before, this program's probe at most."""
+    """As `Generating`. probe: None where it is not known yet how it is asked."""
 
     asker: Asker
     process: Process | None
     has_metrics: bool
     inputs: Inputs
+    probe: Probe | None
     is_fresh: bool
-    probe: Probe | None = None
     quick: bool = False
 
-    async def first(self, until_s: float) -> FirstRequests | None:
-        """The first after its start, if that was not long ago; of one that runs already, the first long input."""
-        probe, is_fresh = self.probe, self.probe is not None or self.is_fresh
-        length = _USUAL if is_fresh or not self.inputs.is_text else _LONG
-        if probe is None:
-            probe = await Probe.of(self.process, lambda: self._ask(length, 0, until_s))
-        first = probe.answer
-        if first.error is not None:
-            return None
-        later = []
+    async def first(self, until_s: float) -> list[FirstRequests]:
+        """As of those that generate."""
+        probe = self.probe
+        if probe is None:  # it is of our own kind, and was not asked for numbers yet
+            probe = await Probe.of(self.process, lambda: self._ask(_USUAL, 0, until_s))
+        if probe.answer.error is not None:
+            return []
+        what = "request after the start" if self.is_fresh else "request that was sent"
+        half_s = (time.perf_counter() + until_s) / 2
+        found = [await self._against_next(probe, _USUAL, what, half_s)]
+        if not self.is_fresh and self.inputs.is_text:
+            long = await Probe.of(self.process, lambda: self._ask(_LONG, 0, until_s))
+            if long.answer.error is None:
+                found.append(await self._against_next(long, _LONG, f"input of {_LONG} words", until_s))
+        return found
+
+    async def _against_next(self, probe: Probe, length: int, what: str, until_s: float) -> FirstRequests:
+        """A request, and those of its kind that come next."""
+        later: list[float] = []
         for number in range(1, 9 if self.quick else 17):
-            later.append(await self._ask(length, number, until_s))
+            answer = await self._ask(length, number, until_s)
+            if answer.error is None:
+                later.append(answer.took_s)
             if time.perf_counter() > until_s:
                 break
-        of_many = "long input" if self.inputs.is_text else "request of ours"
-        return FirstRequests(
-            first.took_s,
-            [one.took_s for one in later if one.error is None],
-            "request after the start" if is_fresh else of_many,
-            "to the answer",
-            probe.minor_faults,
-            probe.major_faults,
-        )
+        return FirstRequests(probe.answer.took_s, later, what, "to the answer", probe.minor_faults, probe.major_faults)
 
     async def same(self, until_s: float) -> list[Predictions]:
         """Inputs of three lengths alone, again, among others that come at the same time, and in one request with
@@ -122,7 +125,7 @@ class Predicting:
         """Short inputs, first alone, then while long ones arrive."""
         now = time.perf_counter()
         async with self._watch() as watch:
-            half_s, end_s = now + 0.45 * (until_s - now), now + 0.9 * (until_s - now)
+            half_s, end_s = now + 0.4 * (until_s - now), now + 0.9 * (until_s - now)
             steady = await closed_loop(lambda n: self._ask(_SHORT, 400 + n, until_s), _STREAMS, half_s)
             mixed: list[Answer] = []
             if self.inputs.is_text:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from aie.bench.workload import tokens_to_words, words
 from aie.doctor.asking import Answer
-from aie.doctor.server import Process
+from aie.doctor.processes import Process
 
 __all__ = ["FIRST_ANSWER", "FIRST_TOKENS", "FIRST_WORDS", "Probe", "text_of"]
 

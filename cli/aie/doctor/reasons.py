@@ -67,7 +67,7 @@ def _client(load: Load, _server: str) -> tuple[str, str]:
 def _kv(load: Load, server: str) -> tuple[str, str]:
     usage = "" if load.kv_usage_max is None else f", {load.kv_usage_max:.0%} of its KV cache in use at most"
     put_back = f", {load.preemptions:.0f} requests were put back to make room" if load.preemptions else ""
-    return f"{_waited(load)} for KV blocks{usage}{put_back}", f"more {setting(server, 'kv')}, or shorter contexts"
+    return f"{_waited(load)} for KV blocks{usage}{put_back}", f"raise {setting(server, 'kv')}, or shorter contexts"
 
 
 def _batch(load: Load, server: str) -> tuple[str, str]:
@@ -75,26 +75,26 @@ def _batch(load: Load, server: str) -> tuple[str, str]:
     queue = f"{_waited(load)} meanwhile" if load.waiting_mean is not None else "batches were full"
     return (
         f"it never computes more than {most:.0f} at once; {queue}",
-        f"a larger {setting(server, 'batch')}: {load.clients} or more",
+        f"raise {setting(server, 'batch')} to {load.clients} or more",
     )
 
 
 def _short(_load: Load, server: str) -> tuple[str, str]:
     return (
         "steps were full of tokens before they were full of requests",
-        "a larger --max-batch-tokens" if server == "aie" else f"raise {setting(server, 'prefill')}",
+        "raise --max-batch-tokens" if server == "aie" else f"raise {setting(server, 'prefill')}",
     )
 
 
 def _passthrough(_load: Load, server: str) -> tuple[str, str]:
-    return "its batches are sent off one by one, whoever waits", f"{setting(server, 'batcher')} dynamic"
+    return "its batches are sent off one by one, whoever waits", f"set {setting(server, 'batcher')} to dynamic"
 
 
 def _wait(load: Load, server: str) -> tuple[str, str]:
     cuts = ", ".join(f"{name} {count:.0f}" for name, count in sorted(load.cuts.items()) if count)
     return (
         f"batches were cut before company came ({cuts})",
-        f"a longer {setting(server, 'wait')}, if the latency can be spared",
+        f"raise {setting(server, 'wait')}, if the latency can be spared",
     )
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from aie.doctor.finding import Finding
+from aie.doctor.finding import MORE_TIME, Finding
 from aie.doctor.measured import Company, Predictions
 
 __all__ = ["difference", "judge_company", "judge_predictions", "parting"]
@@ -21,25 +21,28 @@ def judge_company(cases: Sequence[Company]) -> Finding:
     """Bad: an answer that differs when asked again alone, or that its company changes although the model was sure.
     A note: where the first two tokens to choose from were so near that the order of additions decides."""
     if not cases:
-        return Finding(WHAT, "note", "no prompt was answered often enough in the time there was")
+        return Finding(WHAT, "note", "no prompt was answered often enough in the time there was", MORE_TIME)
     figures = {
         "prompts": len(cases), "differ_alone": sum(one.alone != one.again for one in cases),
         "differ_among": sum(_differs(one) for one in cases), "margins": [one.margin for one in cases],
     }  # fmt: skip
     sizes = sorted({size for one in cases for size in one.among})
-    among = f"among {', '.join(map(str, sizes))} requests" if sizes else "alone"
+    among = f"among {' and '.join(map(str, sizes))} requests"
     unsteady = [one for one in cases if one.alone != one.again]
     if unsteady:
         return Finding(
             WHAT,
             "bad",
-            f"{len(unsteady)} of {_count(cases, 'prompt')} got another answer when asked again, alone and at temperature 0 "
-            f"({_parting(unsteady[0].alone, unsteady[0].again)})",
+            f"{len(unsteady)} of {_count(cases, 'prompt')} got another answer when asked again, alone and at "
+            f"temperature 0 ({_parting(unsteady[0].alone, unsteady[0].again)})",
             "look for an operator that is not deterministic, memory read before it is written, or a server that "
             "ignores temperature",
             figures,
         )
     moved = [one for one in cases if _differs(one)]
+    if not sizes:
+        text = f"{_count(cases, 'prompt')}, the same alone and again; among others none was answered"
+        return Finding(WHAT, "note", text, MORE_TIME, figures)
     if not moved:
         text = f"{_count(cases, 'prompt')}, temperature 0: letter for letter the same alone, again and {among}"
         return Finding(WHAT, "ok", text, figures=figures)
@@ -65,7 +68,7 @@ def judge_company(cases: Sequence[Company]) -> Finding:
 def judge_predictions(cases: Sequence[Predictions]) -> Finding:
     """The same for models that answer at once, in which every number can be compared."""
     if not cases:
-        return Finding(WHAT, "note", "no input was computed often enough in the time there was")
+        return Finding(WHAT, "note", "no input was computed often enough in the time there was", MORE_TIME)
     again = max(difference(one.alone, one.again) for one in cases)
     worst, company = max(
         ((difference(one.alone, values), name) for one in cases for name, values in one.among.items()),
@@ -81,8 +84,11 @@ def judge_predictions(cases: Sequence[Predictions]) -> Finding:
             figures,
         )
     names = sorted({name for one in cases for name in one.among})
+    if not names:
+        text = f"{_count(cases, 'input')}, the same alone and again; among others none was computed"
+        return Finding(WHAT, "note", text, MORE_TIME, figures)
     if worst == 0:
-        text = f"{_count(cases, 'input')}: bit for bit the same alone, again and {', '.join(names) or 'alone'}"
+        text = f"{_count(cases, 'input')}: bit for bit the same alone, again, {' and '.join(names)}"
         return Finding(WHAT, "ok", text, figures=figures)
     text = f"{company}, an input gave numbers that differ by {worst:.1e} of their size from those it has alone"
     if worst <= _ROUNDING:

@@ -1,20 +1,22 @@
 """P99 spikes: answers that stand still now and then, and on whose account."""
 
 from collections.abc import Sequence
+from statistics import median
 
 from aie.bench.statistics import min_samples, percentile
 from aie.doctor.contention import who_was_in_the_way
-from aie.doctor.finding import Finding, Level
+from aie.doctor.finding import MORE_TIME, Finding, Level
 from aie.doctor.measured import Spikes
 from aie.doctor.remedies import setting
 
 __all__ = ["judge_spikes"]
 
 WHAT = "P99 spikes"
-_SHARES = (0.99, 0.9)  # the outermost percentile that so many gaps allow to speak of
+_SHARES = (0.99, 0.95, 0.9)  # the outermost percentile that so many gaps allow to speak of
 _NOTE, _BAD = 3.0, 8.0  # times the median
-_NOTICED_S = 0.02  # above the median; less is not seen by who reads
+_NOTICED_S, _ANNOYING_S = 0.02, 0.1  # above the median: less is not seen by who reads
 _WORSE = 1.5  # times the steady percentile, from which arriving prompts are to blame
+_FEWEST_PROMPTS = 3
 _OF_SPIKES = 0.2  # of the time lost in spikes, from which pauses of the collector explain them
 
 
@@ -25,22 +27,17 @@ def judge_spikes(seen: Spikes, server: str) -> Finding:
     if share is None:
         return Finding(
             WHAT, "note", f"only {len(seen.steady_s)} {seen.of} were seen in the time there was; a tail needs "
-            f"{min_samples(_SHARES[-1])}", "again on a quieter machine, and without --quick",
+            f"{min_samples(_SHARES[-1])}", MORE_TIME,
         )  # fmt: skip
     usual = percentile(seen.steady_s, 0.5) or 0.0
     steady = percentile(seen.steady_s, share) or 0.0
-    mixed = percentile(seen.mixed_s, share) if len(seen.mixed_s) >= min_samples(share) else None
-    name = f"P{share * 100:.0f}"
+    disturbed, how = _disturbed(seen, share)
     text = (
-        f"{name} of the {seen.of} with {seen.streams} at once {_ms(steady)}, the median {_ms(usual)} "
-        f"({len(seen.steady_s)} {seen.of})"
+        f"P{share * 100:.0f} of the {seen.of} with {seen.streams} at once {_ms(steady)}, the median {_ms(usual)} "
+        f"({len(seen.steady_s)} {seen.of}){how}"
     )
-    if seen.mixed_s and mixed is None:
-        text += f"; too few ({len(seen.mixed_s)}) were seen while long prompts arrived"
-    if mixed is not None:
-        text += f"; while prompts of {seen.prompt_tokens} tokens arrived {_ms(mixed)}"
     figures: dict[str, object] = {
-        "share": share, "median_s": usual, "steady_s": steady, "mixed_s": mixed, "gaps": len(seen.steady_s),
+        "share": share, "median_s": usual, "steady_s": steady, "disturbed_s": disturbed, "gaps": len(seen.steady_s),
         "preemptions": seen.preemptions, "gc_pause_s": seen.gc_pause_s, "gc_runs": seen.gc_runs,
         "gc_frozen": seen.gc_frozen,
     }  # fmt: skip
@@ -48,7 +45,7 @@ def judge_spikes(seen: Spikes, server: str) -> Finding:
     if level != "ok":
         why, change = _why(seen, usual, server)
         return Finding(WHAT, level, f"{text}; {why}", change, figures)
-    if mixed is not None and mixed > _WORSE * steady and (level := _level(usual, mixed)) != "ok":
+    if disturbed is not None and disturbed > _WORSE * steady and (level := _level(usual, disturbed)) != "ok":
         why, change = _why_mixed(seen, server)
         return Finding(WHAT, level, f"{text}; {why}", change, figures)
     return Finding(WHAT, "ok", text + _collector(seen), figures=figures)
@@ -58,10 +55,23 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 0.01 else f"{seconds * 1e3:.0f} ms"
 
 
+def _disturbed(seen: Spikes, share: float) -> tuple[float | None, str]:
+    """What arriving prompts did to the others: the median standstill where streams were seen, else the same percentile;
+    and in words."""
+    if len(seen.standstills_s) >= _FEWEST_PROMPTS:
+        standstill = median(seen.standstills_s)
+        while_s = f"; while a prompt of {seen.prompt_tokens} tokens was computed they stood still for {_ms(standstill)}"
+        return standstill, f"{while_s} (median of {len(seen.standstills_s)})"
+    if len(seen.mixed_s) >= min_samples(share):
+        mixed = percentile(seen.mixed_s, share) or 0.0
+        return mixed, f"; while long inputs arrived {_ms(mixed)}"
+    return None, "; too few long prompts arrived to say anything of them"
+
+
 def _level(usual: float, tail: float) -> Level:
     if tail - usual < _NOTICED_S or tail < _NOTE * usual:
         return "ok"
-    return "bad" if tail >= _BAD * usual else "note"
+    return "bad" if tail >= _BAD * usual and tail - usual >= _ANNOYING_S else "note"
 
 
 def _why(seen: Spikes, usual: float, server: str) -> tuple[str, str]:
@@ -69,7 +79,7 @@ def _why(seen: Spikes, usual: float, server: str) -> tuple[str, str]:
     if seen.preemptions:
         return (
             f"{seen.preemptions:.0f} requests were put back and computed again for want of KV blocks",
-            f"more {setting(server, 'kv')}",
+            f"raise {setting(server, 'kv')}",
         )
     if seen.gc_pause_s and seen.gc_pause_s * seen.streams > _OF_SPIKES * lost_s:
         frozen = "" if seen.gc_frozen else ", and nothing was put aside after loading"
@@ -92,18 +102,16 @@ def _why_mixed(seen: Spikes, server: str) -> tuple[str, str]:
     if seen.preemptions:
         return (
             f"{seen.preemptions:.0f} requests were put back for those that arrived",
-            f"more {setting(server, 'kv')}, or fewer at once: {setting(server, 'batch')}",
+            f"raise {setting(server, 'kv')}, or fewer at once: {setting(server, 'batch')}",
         )
     if seen.of != "gaps":
         return (
             "short inputs wait for the long ones that are computed with them, or before them",
-            "a smaller --max-batch-tokens, or more --workers"
-            if server == "aie"
-            else "smaller batches, or more workers",
+            "lower --max-batch-tokens, or raise --workers" if server == "aie" else "smaller batches, or more workers",
         )
     return (
         "answers stand still while a prompt is computed",
-        f"a smaller {setting(server, 'prefill')}: prompts take longer, and streams stay even",
+        f"lower {setting(server, 'prefill')}: prompts take longer, and streams stay even",
     )
 
 

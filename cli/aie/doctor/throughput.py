@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from aie.doctor.contention import who_was_in_the_way
 from aie.doctor.finding import Finding, Level
-from aie.doctor.measured import Load
+from aie.doctor.measured import Load, Refusals
 from aie.doctor.reasons import explain, reason_of
-from aie.doctor.remedies import setting
+from aie.doctor.remedies import Knob, setting
 from aie.doctor.utilisation import utilisation
 
 __all__ = ["judge_throughput"]
@@ -20,8 +20,9 @@ _CLIENT_BUSY = 0.8  # of a core
 _BATCHED = 0.6
 
 
-def judge_throughput(levels: Sequence[Load], server: str, unit: str, refused: bool = False) -> Finding:
-    """levels: of ascending clients. unit: "tokens/s". refused: requests were, so the last levels are none."""
+def judge_throughput(levels: Sequence[Load], server: str, unit: str, refusals: Refusals | None = None) -> Finding:
+    """levels: of ascending clients. unit: "tokens/s". refusals: of the requests so far."""
+    refused = refusals is not None and bool(refusals.too_many or refusals.unavailable)
     levels = [level for level in levels if level.num_answered]
     if len(levels) < 2:
         return Finding(WHAT, "note", f"only {len(levels)} level of clients was measured in the time there was")
@@ -36,7 +37,7 @@ def judge_throughput(levels: Sequence[Load], server: str, unit: str, refused: bo
         "gain": gain,
     }  # fmt: skip
     if last.per_s < _FALLS * best.per_s:
-        why, change = _why_flat(last, server, refused)
+        why, change = _why_flat(last, server, refusals if refused else None)
         return Finding(WHAT, _level(last, refused), f"{text}; it falls under load: {why}", change, figures)
     if gain >= _GROWS:
         end = "" if best is last else f"; the knee is at {best.clients}"
@@ -45,7 +46,7 @@ def judge_throughput(levels: Sequence[Load], server: str, unit: str, refused: bo
     if full is not None:
         change = "more cores, a smaller model, or fewer bits (`--quantize int8`)" if server == "aie" else "more cores"
         return Finding(WHAT, "note", f"{text}; flat, since {full}", change, figures)
-    why, change = _why_flat(last, server, refused)
+    why, change = _why_flat(last, server, refusals if refused else None)
     return Finding(WHAT, _level(last, refused), f"{text}; flat: {why}", change, figures)
 
 
@@ -67,9 +68,10 @@ def _full_already(one: Load, last: Load) -> str | None:
     return f"one client keeps {used:.1f} of {one.neighbours.cores} cores busy already"
 
 
-def _why_flat(load: Load, server: str, refused: bool) -> tuple[str, str]:
-    if refused:
-        return "requests were refused", f"see refusals; {setting(server, 'rate')}, {setting(server, 'queue')}"
+def _why_flat(load: Load, server: str, refusals: Refusals | None) -> tuple[str, str]:
+    if refusals is not None:
+        knob: Knob = "rate" if refusals.too_many else "queue"
+        return "requests were refused", f"raise {setting(server, knob)}; see refusals below"
     together = utilisation(load)
     if together is not None and together < _BATCHED:
         return explain(reason_of(load), load, server)
@@ -87,9 +89,12 @@ def _why_by_cores(load: Load, server: str) -> tuple[str, str]:
         return f"this program is the limit ({seen.client:.0%} of a core)", "measure with more clients elsewhere"
     if share is not None and share < _CORES_IDLE and load.workers is not None:
         of = f"{load.workers:.0f} worker{'s' if load.workers > 1 else ''}"
-        return f"the server used {used}, with {of}", f"{setting(server, 'workers')} {seen.cores}"
+        return f"the server used {used}, with {of}", f"set {setting(server, 'workers')} to {seen.cores}"
     if share is not None and share < _CORES_IDLE:
-        return f"the server used {used}: its threads are too few, or wait", f"{setting(server, 'threads')} {seen.cores}"
+        return (
+            f"the server used {used}: its threads are too few, or wait",
+            f"set {setting(server, 'threads')} to {seen.cores}",
+        )
     if share is not None and share >= _CORES_FULL:
         return (
             f"it keeps {used} busy, and a batch costs as much as its requests apart",

@@ -1,7 +1,7 @@
 """Low batch utilisation: of the requests in flight, how many were computed together."""
 
 from aie.doctor.contention import who_was_in_the_way
-from aie.doctor.finding import Finding
+from aie.doctor.finding import MORE_TIME, Finding
 from aie.doctor.measured import Load
 from aie.doctor.reasons import explain, reason_of
 
@@ -25,6 +25,9 @@ def judge_utilisation(load: Load | None, server: str) -> Finding:
     num_sent = 0 if load is None else load.num_answered + load.num_late
     if load is None or num_sent < _FEWEST:
         return Finding(WHAT, "note", f"only {num_sent} requests were under way at once; nothing is said of it")
+    if load.in_flight < 0.5 * load.clients:
+        text = f"only {load.in_flight:.1f} requests of {load.clients} clients were in flight; nothing is said of it"
+        return Finding(WHAT, "note", text, MORE_TIME)
     used = utilisation(load)
     if used is None:
         return Finding(WHAT, "note", "does not apply: the server has no /metrics that count batches, and answers that "
