@@ -16,12 +16,13 @@ from aie.bench.generator.event_reader import EventReader
 from aie.bench.load import LevelResult
 from aie.bench.notes import notes
 from aie.bench.options import BenchOptions
+from aie.bench.probing import probe_level
 from aie.bench.questions import ask_inputs
 from aie.bench.report import summarize
 from aie.bench.show import shown
 from aie.bench.slo import parse_slo
 from aie.bench.steady import steady_window
-from aie.bench.streaming import StreamingReport, probe_level
+from aie.bench.streaming import StreamingReport
 from aie.bench.streaming_plan import Traffic, open_level
 from aie.bench.target import reach
 from aie.memdebug.remote import fetch

@@ -44,7 +44,7 @@ def replay(outcomes, *, until_s=60.0, offset_s=1000.0, **options):
         while happens and happens[0][0] <= now_s:
             _, _, tell, one = happens.pop(0)
             tell(one)
-        if (why := stop.look(now_s, offset_s)) is not None:
+        if (why := stop.look(now_s)) is not None:
             return now_s - offset_s, why
     return None
 
@@ -150,7 +150,7 @@ def promised(slo, outcomes, *, planned=None, now_s=1e6):
     for outcome in outcomes:
         stop.started(outcome)
         stop.ended(outcome)
-    return stop.look(now_s, 0.0)
+    return stop.look(now_s)
 
 
 @pytest.mark.parametrize("count", [1, 20, 64, 100, 101])
@@ -166,16 +166,16 @@ def test_those_that_are_open_count_by_what_they_have_waited():
     stop = EarlyStop([0.0, 0.0], 2, parse_slo("ttft<1s,tpot<1s"), watches_growth=False)
     waiting = Outcome(sent_s=100.0, due_s=100.0)
     stop.started(waiting)
-    assert stop.look(100.9, 100.0) is None
-    assert "1 of 2 requests were too late, and 0 may be" in stop.look(101.0, 100.0)
+    assert stop.look(100.9) is None
+    assert "1 of 2 requests were too late, and 0 may be" in stop.look(101.0)
     early = Outcome(sent_s=100.0, due_s=100.0, first_token_s=100.5)
     stop = EarlyStop([0.0], 1, parse_slo("ttft<1s"), watches_growth=False)
     stop.started(early)
     stop.first(early)
-    assert stop.look(500.0, 100.0) is None
+    assert stop.look(500.0) is None
     endless = EarlyStop([0.0], 1, parse_slo("e2e<1s"), watches_growth=False)
     endless.started(early)
-    assert endless.look(101.0, 100.0) is not None
+    assert endless.look(101.0) is not None
 
 
 def test_refused_is_late_and_hung_up_is_not():

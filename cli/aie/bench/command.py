@@ -42,7 +42,10 @@ def bench(
     ] = None,
     rate: Annotated[
         str | None,
-        typer.Option(help="Open loop: requests per second, whatever became of others; 5, or 1,2,5, or a ramp 1-20."),
+        typer.Option(
+            help="Open loop: requests per second, whatever became of others; 5, several as 1,2,5, a ramp 1-20, or in "
+            "steps 2x30s,10x10s,2x30s, of which each may be a ramp. With --turns: conversations that begin."
+        ),
     ] = None,
     arrivals: Annotated[str, typer.Option(help="With --rate: constant, poisson or gamma.")] = "poisson",
     burstiness: Annotated[
@@ -104,6 +107,14 @@ def bench(
     find_max: Annotated[
         bool, typer.Option("--find-max", help="With --slo: look for the highest rate that keeps it.")
     ] = False,
+    stop: Annotated[
+        bool | None,
+        typer.Option(
+            "--stop/--no-stop",
+            help="End a rate early that saturates the server, or can not keep the --slo of --find-max any more, and "
+            "leave out higher ones. [--stop with several rates and --find-max]",
+        ),
+    ] = None,
     engine: Annotated[
         bool, typer.Option("--engine", help="The engine alone, in this process: no server, no HTTP.")
     ] = False,
@@ -168,7 +179,7 @@ def bench(
         find_max=find_max, repeat=repeat, seed=seed, timeout_s=timeout_s, api_key=api_key, serve_args=serve_args,
         rows_path=rows_path, engine=engine, trace=trace, time_scale=time_scale, length_scale=length_scale, turns=turns,
         think_s=think_s, ui=ui, processes=processes, mix=mix, path=path, method=method, body=body,
-        headers=tuple(header or ()), metrics_url=metrics_url,
+        headers=tuple(header or ()), metrics_url=metrics_url, stop=stop,
     )  # fmt: skip
     sources = Sources.of(options)
     outputs.check()

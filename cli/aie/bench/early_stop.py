@@ -24,7 +24,7 @@ _RAMPS = 2.0  # so many of their median
 @dataclass(slots=True)
 class EarlyStop:
     """Fed with what happens; `look` now and then. All times on the clock of the outcomes. due: in seconds from the
-    start, of first turns alone; slo: what must still be possible, of `planned` requests."""
+    start, of first turns alone, with at least one; slo: what must still be possible, of `planned` requests."""
 
     due: Sequence[float]
     planned: int
@@ -32,6 +32,7 @@ class EarlyStop:
     rules: Rules = field(default_factory=Rules)
     watches_growth: bool = True  # False: a rate that changes makes queues grow by itself
     _open: dict[int, Outcome] = field(default_factory=dict)
+    _start_s: float | None = None
     _num_later: int = 0  # turns after the first that were begun
     _num_ended: int = 0
     _num_open: deque[Sample] = field(default_factory=deque)
@@ -47,6 +48,9 @@ class EarlyStop:
         """It is being sent."""
         self._open[id(outcome)] = outcome
         self._num_later += outcome.turn > 0
+        if outcome.turn == 0 and outcome.due_s is not None:  # of several processes any may be heard of first
+            start_s = outcome.due_s - self.due[0]
+            self._start_s = start_s if self._start_s is None else min(start_s, self._start_s)
 
     def first(self, outcome: Outcome) -> None:
         """Its first token has come."""
@@ -71,9 +75,11 @@ class EarlyStop:
             for index, limit in enumerate(self.slo.limits):
                 self._late[index] += limit.is_broken_by(outcome)
 
-    def look(self, now_s: float, start_s: float) -> str | None:
+    def look(self, now_s: float) -> str | None:
         """Why to stop; None to go on. Call it several times a second: what it sees then is what it judges by."""
-        due = bisect_right(self.due, now_s - start_s)
+        if self._start_s is None:
+            return None
+        due = bisect_right(self.due, now_s - self._start_s)
         self._num_open.append((now_s, float(max(0, due + self._num_later - self._num_ended))))
         for samples in (self._num_open, self._waits):
             while samples and samples[0][0] < now_s - self.rules.window_s:
@@ -82,7 +88,7 @@ class EarlyStop:
             return broken
         if not self.watches_growth or len(self._first_ends) < _FIRST_ENDS // 2:
             return None
-        settled_s = start_s + _RAMPS * median(self._first_ends)
+        settled_s = self._start_s + _RAMPS * median(self._first_ends)
         seen = saturated(self._num_open, self._waits, now_s, settled_s=settled_s, rules=self.rules)
         return None if seen is None else f"saturated: {seen}"
 

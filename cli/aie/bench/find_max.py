@@ -49,8 +49,9 @@ class Probe:
 
 @dataclass(slots=True)
 class Search:
-    """All probes, and what follows from them."""
+    """All probes, and what follows from them. unit: of rates."""
 
+    unit: str = "requests/s"
     probes: list[Probe] = field(default_factory=list)
 
     @property
@@ -77,12 +78,12 @@ class Search:
         held, broken = self.held, self.broken
         tried = f"{len(self.probes)} probe{'' if len(self.probes) == 1 else 's'}"
         if held is None:
-            lowest = "" if broken is None else f"; already {broken.rate:.3g} requests/s break it: {broken.broken[0]}"
+            lowest = "" if broken is None else f"; already {broken.rate:.3g} {self.unit} break it: {broken.broken[0]}"
             return f"no rate that was tried keeps the SLO{lowest} ({tried})"
         if broken is None:
-            return f"at least {held.rate:.3g} requests/s; higher rates were not tried ({tried})"
+            return f"at least {held.rate:.3g} {self.unit}; higher rates were not tried ({tried})"
         return (
-            f"{held.rate:.3g} requests/s; {broken.rate:.3g} break it: {'; '.join(broken.broken)} "
+            f"{held.rate:.3g} {self.unit}; {broken.rate:.3g} break it: {'; '.join(broken.broken)} "
             f"({tried}, known within {self.precision:.0%})"
         )
 
@@ -95,7 +96,7 @@ class Search:
         for share in sorted({limit.share for limit in slo.limits if limit.share is not None}):
             if held.requests < (needed := min_samples(share)):
                 found.append(
-                    f"{held.rate:.3g} requests/s were held by {held.requests} requests: too few to speak of P"
+                    f"{held.rate:.3g} {self.unit} were held by {held.requests} requests: too few to speak of P"
                     f"{share * 100:g}, which takes {needed}. A longer --duration of the probes makes it firmer."
                 )
         return found
@@ -106,6 +107,7 @@ class Search:
         return {
             "held_per_s": None if held is None else held.rate,
             "broken_per_s": None if broken is None else broken.rate,
+            "unit": self.unit,
             "precision": self.precision,
             "probes": [
                 {
@@ -138,4 +140,4 @@ def find_max(probe: Callable[[float], Probe], first: float, search: Search) -> N
         elif broken.rate / held.rate <= _PRECISION:
             break
         else:
-            rate = (held.rate * broken.rate) ** 0.5
+            rate = float(f"{(held.rate * broken.rate) ** 0.5:.3g}")  # as it will be read

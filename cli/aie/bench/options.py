@@ -58,6 +58,7 @@ class BenchOptions:
     think_s: float = 0.0
     rows_path: Path | None = None
     engine: bool = False
+    stop: bool | None = None
     processes: int = 1
     mix: str | None = None
     path: str | None = None
@@ -164,6 +165,11 @@ class BenchOptions:
         return [] if self.rate is None else parse_rates(self.rate)
 
     @property
+    def stops(self) -> bool:
+        """Whether a saturated level ends early. Of a single rate its whole run is what was asked for."""
+        return (self.find_max or len(self.rates) > 1) if self.stop is None else self.stop
+
+    @property
     def test(self) -> dict[str, object]:
         """What makes two tests the same one, for `--json`: all that was asked of the server but the levels, and the
         seed, which changes words and not what they cost."""
@@ -247,6 +253,13 @@ class BenchOptions:
             check_at_once(self)
 
     def _check_arrivals(self) -> None:
+        if self.stop is not None and self.rate is None and not self.find_max:
+            raise InvalidInputError("--stop and --no-stop are about rates that a server may not hold; give --rate or "
+                                    "--find-max.", param="stop")  # fmt: skip
+        if any(rate.steps for rate in self.rates) and (self.duration, self.requests) != (None, None):
+            raise InvalidInputError(
+                f"--rate {self.rate} says how long each step lasts; leave --duration and --requests out.", param="rate"
+            )
         if self.rate is None and not self.find_max and (self.arrivals, self.burstiness) != ("poisson", 1.0):
             raise InvalidInputError("--arrivals and --burstiness are about when requests are sent; give --rate, too.")
         if self.burstiness != 1.0 and self.arrivals != "gamma":
@@ -302,8 +315,6 @@ class BenchOptions:
             return
         if self.endpoint != "chat":
             raise InvalidInputError("--turns is for conversations; give --endpoint chat with it.", param="turns")
-        if self.rate is not None or self.find_max:
-            raise InvalidInputError("--turns is for clients that wait for answers; use --concurrency.", param="turns")
 
 
 def _parse_levels(text: str) -> list[int]:

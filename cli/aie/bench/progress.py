@@ -106,7 +106,7 @@ class Progress:
 
     def _text(self) -> str:
         of = "" if self._total is None else f" of {self._total}"
-        failed = sum(one.error is not None and one.kind != "cancelled" for one in self.outcomes)
+        failed = sum(one.error is not None and one.kind not in ("cancelled", "stopped") for one in self.outcomes)
         bad = f", {failed} not answered" if failed else ""
         return f"{self._label}: {len(self.outcomes)}{of} done in {self.elapsed_s:.1f} s{bad}"
 

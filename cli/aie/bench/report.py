@@ -120,7 +120,7 @@ class Row:
         """What was asked of the server."""
         if self.offered_per_s is None:
             return str(self.concurrency)
-        return f"{self.rate or f'{self.offered_per_s:g}'}/s"
+        return self.rate or f"{self.offered_per_s:g}/s"
 
     @property
     def power(self) -> float:
@@ -242,7 +242,8 @@ def load_table(rows: Sequence[Row], title: str, *, slo: Slo | None = None) -> Ta
     for name in names:
         view.add_column(name, justify="right", no_wrap=True)
     bend = knee(rows)
-    if bend is not None:
+    has_marks = bend is not None or any(row.stopped for row in rows)
+    if has_marks:
         view.add_column("", no_wrap=True)
     for row in rows:
         good = [] if slo is None else [f"{(row.good or 0) / row.wall_s:.2f}"]
@@ -252,7 +253,7 @@ def load_table(rows: Sequence[Row], title: str, *, slo: Slo | None = None) -> Ta
             _cell(row.steady_tokens_per_s, 1), f"{row.answered}/{row.requests}", str(ends["rejected"]),
             str(ends["timed out"]), str(ends["cut"]), str(ends["failed"]),
             "–" if row.peak_rss_bytes is None else f"{row.peak_rss_bytes / 1e6:.0f}", _cell(row.mean_batch, 1),
-            *([] if bend is None else ["◀" if row.label == bend.label else ""]),
+            *([_mark(row, bend)] if has_marks else []),
         )  # fmt: skip
     return view
 
@@ -275,6 +276,11 @@ def latency_table(rows: Sequence[Row]) -> Table:
         cells += [_cell(value) for value in (e2e.p50, e2e.p90, e2e.p99)]
         view.add_row(row.label, *cells)
     return view
+
+
+def _mark(row: Row, bend: Row | None) -> str:
+    marks = ["◀"] if bend is not None and row.label == bend.label else []
+    return " ".join([*marks, *(["stopped"] if row.stopped else [])])
 
 
 def _empty(title: str) -> Table:

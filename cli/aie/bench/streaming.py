@@ -4,15 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from aie.bench.arrivals import Rate
 from aie.bench.call_traffic import AnyTraffic, CallTraffic
 from aie.bench.curve import curve_lines
-from aie.bench.find_max import Probe, Search, find_max, judge
+from aie.bench.find_max import Search
 from aie.bench.fleet import GeneratorDiedError
 from aie.bench.knee import knee
 from aie.bench.load import LevelResult, as_row
 from aie.bench.notes import notes
 from aie.bench.options import BenchOptions
+from aie.bench.probing import run_search
 from aie.bench.recorded import level_label
 from aie.bench.repeats import AT_ONCE, GENERATED, Repeated, repeated_table
 from aie.bench.report import Row, summarize
@@ -22,9 +22,7 @@ from aie.bench.sources import Sources
 from aie.bench.streaming_levels import (
     print_footer,
     print_tables,
-    run_streaming_level,
     run_streaming_levels,
-    warm_up,
 )
 from aie.bench.streaming_plan import Level, closed_levels, open_level
 from aie.bench.target import Target
@@ -33,11 +31,8 @@ from aie.bench.trace_plan import trace_level
 from aie.bench.traffic import traffic_of
 from aie.console import note
 
-__all__ = ["NEXT_RUN", "StreamingReport", "probe_level", "run_streaming", "until_interrupted"]
+__all__ = ["NEXT_RUN", "StreamingReport", "run_streaming", "until_interrupted"]
 
-_FIRST_RATE = 1.0
-_PROBE_S = 20.0
-_FEWEST = 5  # requests of a probe
 NEXT_RUN = 1_000_003  # between the seeds of two runs
 
 
@@ -50,6 +45,7 @@ class StreamingReport:
     what: str = "streaming, greedy"
     search: Search | None = None
     remarks: list[str] = field(default_factory=list)
+    not_run: list[str] = field(default_factory=list)  # levels, since lower ones were saturated
     complete: bool = True
     unshown: OSError | None = None  # why it could not be printed
 
@@ -74,9 +70,21 @@ class StreamingReport:
         bend = None if self.search is not None else knee(rows)
         found: dict[str, object] = {"complete": self.complete, "levels": levels,
                                     "knee": None if bend is None else level_label(bend.as_json()),
-                                    "notes": [*self.remarks, *notes(rows)]}  # fmt: skip
+                                    "not_run": list(dict.fromkeys(self.not_run)),
+                                    "notes": [*self.told, *notes(rows)]}  # fmt: skip
         if self.search is not None:
-            found |= {"find_max": _search_json(self.search), "verdict": self.verdict}
+            found |= {"find_max": self.search.as_json(), "verdict": self.verdict}
+        return found
+
+    @property
+    def told(self) -> list[str]:
+        """What is to be said of all levels together."""
+        found = list(self.remarks)
+        if self.not_run:
+            levels = ", ".join(dict.fromkeys(self.not_run))
+            found.append(f"Not run, since a lower rate had saturated the server: {levels}. --no-stop runs them.")
+        if self.search is not None and self.slo is not None:
+            found += self.search.remarks(self.slo)
         return found
 
     @property
@@ -105,19 +113,25 @@ def run_streaming(target: Target, options: BenchOptions, sources: Sources) -> St
     if target.energy.note is not None:
         report.remarks.append(target.energy.note)
     if options.turns > 1:
-        report.remarks.append(f"Conversations of {options.turns} turns, {options.think_s:g} s between them.")
+        begun = "" if options.rate is None and not options.find_max else " The rate is of conversations that begin;"
+        later = f"{begun} a later turn is due {options.think_s:g} s after the answer before it." if begun else ""
+        report.remarks.append(f"Conversations of {options.turns} turns, {options.think_s:g} s between them.{later}")
 
     def measure() -> None:
         if options.find_max:
-            report.search = Search()
-            _search(target, options, traffic, report)
+            report.search = Search("conversations/s" if options.turns > 1 else "requests/s")
+            assert report.slo is not None
+            run_search(target, options, traffic, report.search, report.slo, report.results)
             return
         for number in range(options.repeat):
             if options.repeat > 1:
                 note(f"Run {number + 1} of {options.repeat}")
             # Other prompts in each run, or a server that caches prefixes would know them from the last.
             own = replace(traffic, seed=traffic.seed + number * NEXT_RUN)
-            run_streaming_levels(target, _levels(options, own, trace), own, report.results, options.progress)
+            levels = _levels(options, own, trace)
+            report.not_run += run_streaming_levels(
+                target, levels, own, report.results, options.progress, stops=options.stops
+            )
 
     report.complete = until_interrupted(measure)
     report.unshown = shown(lambda: _print(report, target, options))
@@ -130,7 +144,7 @@ def _print(report: StreamingReport, target: Target, options: BenchOptions) -> No
     if options.repeat > 1:
         print_view(repeated_table(Repeated.of(rows, GENERATED if options.generates else AT_ONCE)))
     print_footer(rows, target)
-    for line in report.remarks:
+    for line in report.told:
         print(line)
     for line in curve_lines(report.as_json()):
         print(line)
@@ -151,42 +165,6 @@ def _levels(options: BenchOptions, traffic: AnyTraffic, trace: Trace | None) -> 
         )
         for rate in options.rates
     ]  # fmt: skip
-
-
-def _search(target: Target, options: BenchOptions, traffic: AnyTraffic, report: StreamingReport) -> None:
-    slo = report.slo
-    assert slo is not None and report.search is not None
-    warm_up(target, traffic)
-
-    def probe(per_s: float) -> Probe:
-        level = probe_level(traffic, per_s, options)
-        run_streaming_level(target, level, traffic, report.results, options.progress)
-        done = Probe(per_s, judge(slo, report.results[-1].outcomes))
-        note(f"{per_s:.3g} requests/s: " + ("held" if done.is_held else "; ".join(done.broken)))
-        return done
-
-    find_max(probe, _FIRST_RATE, report.search)
-
-
-def probe_level(traffic: AnyTraffic, per_s: float, options: BenchOptions) -> Level:
-    """One rate of a search. Where hardly a request would be due, it takes longer: of none nothing can be said."""
-    of_rate = partial(
-        open_level, traffic, Rate(per_s, per_s), kind=options.kind, burstiness=options.burstiness,
-        max_in_flight=options.max_in_flight,
-    )  # fmt: skip
-    duration_s = options.duration or (None if options.requests else _PROBE_S)
-    level = of_rate(requests=options.requests, duration_s=duration_s)
-    fewest = min(_FEWEST, options.requests or _FEWEST)
-    return level if len(level.due) >= fewest else of_rate(requests=fewest, duration_s=None)
-
-
-def _search_json(search: Search) -> dict[str, object]:
-    held, broken = search.held, search.broken
-    return {
-        "held_per_s": None if held is None else held.rate,
-        "broken_per_s": None if broken is None else broken.rate,
-        "probes": [{"rate": one.rate, "broken": list(one.broken)} for one in search.probes],
-    }
 
 
 def until_interrupted(run: Callable[[], None]) -> bool:

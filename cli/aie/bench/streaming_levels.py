@@ -2,12 +2,16 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import asdict
+from math import inf
 
+from aie.bench.by_step import steps_table
 from aie.bench.call_traffic import AnyTraffic, CallTraffic
 from aie.bench.dashboard import spark
+from aie.bench.early_stop import EarlyStop
 from aie.bench.fleet import GeneratorDiedError
 from aie.bench.generator import Closed, Open, Plan
-from aie.bench.load import LevelResult, Sampler, calls_of, run_level, run_plan
+from aie.bench.load import LevelResult, Sampler, calls_of, run_level
 from aie.bench.notes import notes
 from aie.bench.progress import Progress, Seen, Ui
 from aie.bench.report import Row, latency_table, load_table
@@ -16,18 +20,31 @@ from aie.bench.show import context, print_view
 from aie.bench.slo import Slo
 from aie.bench.streaming_plan import Level
 from aie.bench.target import Target
+from aie.bench.watched import at_rest, run_watched
 from aie.bench.whole_report import parts_table, whole_table
 
 __all__ = ["print_footer", "print_tables", "run_streaming_level", "run_streaming_levels", "warm_up"]
 
 
 def run_streaming_levels(
-    target: Target, levels: Sequence[Level], traffic: AnyTraffic, results: list[LevelResult], ui: Ui = "plain"
-) -> None:
-    """Appends to `results`. On Ctrl-C what a level has measured so far is its result, and the interrupt goes on."""
+    target: Target, levels: Sequence[Level], traffic: AnyTraffic, results: list[LevelResult], ui: Ui = "plain",
+    *, stops: bool = False,
+) -> list[str]:  # fmt: skip
+    """Appends to `results`. On Ctrl-C what a level has measured so far is its result, and the interrupt goes on. stops:
+    a level that saturates the server ends early, and those of higher rates are not begun; gives back which."""
     warm_up(target, traffic)
+    saturated_per_s = inf
+    not_run = []
     for level in levels:
-        run_streaming_level(target, level, traffic, results, ui)
+        per_s = level.rate.mean if level.rate is not None and level.rate.is_constant else None
+        if per_s is not None and per_s >= saturated_per_s:
+            not_run.append(level.label)
+            continue
+        stop = EarlyStop(level.due, level.num_requests or 0) if stops and per_s is not None and level.due else None
+        run_streaming_level(target, level, traffic, results, ui, stop=stop)
+        if per_s is not None and results[-1].stopped is not None:
+            saturated_per_s = per_s
+    return not_run
 
 
 def warm_up(target: Target, traffic: AnyTraffic) -> None:
@@ -44,15 +61,17 @@ def warm_up(target: Target, traffic: AnyTraffic) -> None:
 
 
 def run_streaming_level(
-    target: Target, level: Level, traffic: AnyTraffic, results: list[LevelResult], ui: Ui = "plain"
-) -> None:
-    """Appends to `results`: also when it is interrupted, or the load generator dies, as far as anything has ended."""
+    target: Target, level: Level, traffic: AnyTraffic, results: list[LevelResult], ui: Ui = "plain",
+    *, stop: EarlyStop | None = None,
+) -> None:  # fmt: skip
+    """Appends to `results`: also when it is interrupted, or the load generator dies, as far as anything has ended.
+    stop: ends it early, and then waits until the server has come to rest."""
     before = len(results)
     sampler = target.sampler()
     progress = Progress(level.label, level.num_requests, ui=ui)
     progress.server = Seen(target.rss_bytes, lambda: {} if sampler.server is None else sampler.server.gauges)
     try:
-        results.append(asyncio.run(_run(target, level, traffic, sampler, progress)))
+        results.append(asyncio.run(_run(target, level, traffic, sampler, progress, stop)))
     except (KeyboardInterrupt, GeneratorDiedError):
         if progress.outcomes:  # requests still in flight are in no count
             partial = LevelResult(level.clients, progress.outcomes, progress.elapsed_s, start_s=progress.start_s)
@@ -64,18 +83,22 @@ def run_streaming_level(
         for result in results[before:]:
             result.offered_per_s = None if level.rate is None else level.rate.mean
             result.max_in_flight = level.max_in_flight
+            result.steps = level.steps
+            result.rate = level.rate_label
+    if results[-1].stopped is not None and asyncio.run(at_rest(target.sampler())) is None:
+        warm_up(target, traffic)  # answered after all that came before, on a server that keeps to its line
 
 
-async def _run(target: Target, level: Level, traffic: AnyTraffic, sampler: Sampler, progress: Progress) -> LevelResult:
+async def _run(
+    target: Target, level: Level, traffic: AnyTraffic, sampler: Sampler, progress: Progress, stop: EarlyStop | None
+) -> LevelResult:
     showing = asyncio.create_task(progress.show())
     calls = calls_of(level.requests, target.model, chat=traffic.chat, think_s=traffic.think_s)
     is_open = level.rate is not None
     loop = Open(level.due, level.max_in_flight) if is_open else Closed(level.clients, level.duration_s)
     try:
-        return await run_plan(
-            Plan(target.endpoint, calls, loop, traffic.timeout_s), sampler=sampler, fleet=target.fleet,
-            on_start=progress.started, on_done=progress.step, on_flow=progress.flowed,
-        )  # fmt: skip
+        plan = Plan(target.endpoint, calls, loop, traffic.timeout_s)
+        return await run_watched(plan, stop, sampler=sampler, progress=progress, fleet=target.fleet)
     finally:
         showing.cancel()
 
@@ -90,6 +113,7 @@ def print_tables(
         print_view(whole_table(rows, title, slo=slo))
         if (parts := parts_table(rows, slo=slo)) is not None:
             print_view(parts)
+        _print_steps(rows)
         return
     print_view(load_table(rows, title, slo=slo))
     if (parts := parts_table(rows, slo=slo)) is not None:
@@ -98,6 +122,13 @@ def print_tables(
     told = server_table([(row.label, row.server, (row.due_ttft if is_open else row.ttft).p50) for row in rows])
     if told is not None:
         print_view(told)
+    _print_steps(rows)
+
+
+def _print_steps(rows: Sequence[Row]) -> None:
+    view = steps_table([(row.label, [asdict(step) for step in row.steps]) for row in rows if row.steps])
+    if view is not None:
+        print_view(view)
 
 
 def _over_time(rows: Sequence[Row]) -> list[str]:
@@ -116,7 +147,7 @@ def print_footer(rows: Sequence[Row], target: Target) -> None:
     tokens = [f"{prompt} prompt and {output} output tokens"] if output else []
     if prompt and not output and (answered := sum(row.answered for row in rows)):
         tokens = [f"{prompt / answered:.1f} tokens per request"]
-    name = [target.model] if target.model else []
+    name = [target.model] if target.model and not any(row.parts for row in rows) else []
     print(" · ".join([*name, *tokens, *(f"{k} {v}" for k, v in context().items())]))
     for line in [*notes(rows), *_over_time(rows)]:
         print(line)

@@ -3,9 +3,11 @@ in the open loop when each is due."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Protocol
 
-from aie.bench.arrivals import ArrivalKind, Arrivals, Rate
+from aie.bench.arrivals import ArrivalKind, Arrivals, Rate, Step
+from aie.bench.by_step import parts_of
 from aie.bench.generator import Call
 from aie.bench.lengths_file import Pairs
 from aie.bench.workload import Cancel, PlannedRequest, plan_requests, plan_sessions
@@ -67,6 +69,7 @@ class Level:
     rate: Rate | None = None
     due: Sequence[float] = ()
     max_in_flight: int | None = None
+    until_s: float | None = None  # open: how long requests come
     by_clock: bool = False  # closed: there are more requests than will be sent
 
     @property
@@ -75,6 +78,18 @@ class Level:
         if self.by_clock:
             return None
         return sum(1 if isinstance(one, Call) else 1 + len(one.later) for one in self.requests)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Parts of the open loop in which its rate differs."""
+        return () if self.rate is None or self.until_s is None else parts_of(self.rate, self.until_s)
+
+    @property
+    def rate_label(self) -> str | None:
+        """Of one that changes."""
+        if not self.steps or self.rate is None:
+            return None
+        return str(self.rate) if self.rate.steps else f"{self.rate}/s"
 
     @property
     def label(self) -> str:
@@ -106,9 +121,12 @@ def open_level(
     duration_s: float | None,
     max_in_flight: int | None,
 ) -> Level:
-    """Arrivals for `duration_s`; without one, until there are `requests`, or for half a minute. A ramp takes as long
-    as `requests` do on average, and so has a few more or fewer."""
-    until_s = duration_s or (_OPEN_S if requests is None else requests / rate.mean)
+    """Arrivals for `duration_s`; without one, until there are `requests`, or for half a minute; or for as long as the
+    steps of the rate say. A ramp takes as long as `requests` do on average, and so has a few more or fewer. What
+    arrives are conversations where these have several turns, and `requests` counts their turns."""
+    turns = traffic.turns if isinstance(traffic, Traffic) else 1
+    requests = None if requests is None else ceil(requests / turns)
+    until_s = rate.seconds or duration_s or (_OPEN_S if requests is None else requests / rate.mean)
     number = round(1000 * rate.mean)
     arrivals = Arrivals(rate, kind, burstiness)
     due = arrivals.schedule(until_s, traffic.seed * 7919 + number)
@@ -116,4 +134,4 @@ def open_level(
         until_s *= 2  # the same arrivals and more
         due = arrivals.schedule(until_s, traffic.seed * 7919 + number)
     due = due if requests is None else due[:requests]
-    return Level(traffic.requests(len(due), number), 0, None, rate, due, max_in_flight)
+    return Level(traffic.requests(turns * len(due), number), 0, None, rate, due, max_in_flight, until_s)
