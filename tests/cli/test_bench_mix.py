@@ -17,6 +17,7 @@ from aie.bench.load import LevelResult
 from aie.bench.mix import Part, models_of, named, parse_mix
 from aie.bench.notes import notes
 from aie.bench.options import BenchOptions
+from aie.bench.repeats import Repeated, figures_of
 from aie.bench.report import summarize
 from aie.bench.slo import parse_slo
 from aie.bench.sources import Sources
@@ -147,6 +148,8 @@ def test_a_mix_has_no_knee_and_its_curve_is_of_what_streams() -> None:
     view = parts_table(rows)
     assert view is not None and len(view.rows) == 4 and parts_table([summarize(LevelResult(1, [], 1.0))]) is None
     assert not any("Kleinrock" in line for line in notes(rows))
+    again = {(one.label, one.figure): one.mean for one in Repeated.of(rows, figures_of(rows))}
+    assert again["10/s", "b E2E P50 ms"] == pytest.approx(10) and ("10/s", "E2E P50 ms") not in again
 
 
 def test_limits_on_tokens_say_nothing_of_answers_in_one_piece() -> None:

@@ -12,7 +12,7 @@ from aie.bench.knee import Powered
 from aie.bench.report import Row
 from aie.bench.statistics import Interval, mean_interval
 
-__all__ = ["AT_ONCE", "GENERATED", "Figures", "Repeated", "repeated_table"]
+__all__ = ["AT_ONCE", "GENERATED", "Figures", "Repeated", "figures_of", "repeated_table"]
 
 
 _Row = TypeVar("_Row", bound=Powered)
@@ -60,6 +60,19 @@ AT_ONCE: Figures[Row] = {
     "answered per s": lambda row: row.requests_per_s,
     "E2E P50 ms": lambda row: row.e2e.p50,
 }
+
+
+def figures_of(rows: Sequence[Row]) -> Figures[Row]:
+    """What is followed of these; of a mix each part's own times."""
+    labels = list(dict.fromkeys(label for row in rows for label in row.parts))
+    if not labels:
+        return GENERATED if any(row.ttft.count for row in rows) else AT_ONCE
+
+    def median(label: str) -> Callable[[Row], float | None]:
+        return lambda row: row.parts[label].e2e.p50 if label in row.parts else None
+
+    shared = {"answered per s": GENERATED["answered per s"], "TTFT P50 ms": GENERATED["TTFT P50 ms"]}
+    return shared | {f"{label} E2E P50 ms": median(label) for label in labels}
 
 
 def repeated_table(figures: Sequence[Repeated]) -> Table:
