@@ -105,6 +105,7 @@ def _compared(before: Recorded, after: Recorded) -> Comparison:
     pairs = [
         (label, kind, old, new)
         for label in shared
+        if not any(level.get("stopped") for side in (before, after) for level in side.levels[label])
         for kind in kinds
         if (old := _values(before.levels[label], kind)) and (new := _values(after.levels[label], kind))
     ]

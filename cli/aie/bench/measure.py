@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aie.bench.fleet import Fleet
+from aie.bench.header import header
 from aie.bench.options import BenchOptions
 from aie.bench.recorded import FORMAT
 from aie.bench.show import context
@@ -27,6 +28,7 @@ class Measured:
 
 def run_test(target: Target, options: BenchOptions, sources: Sources) -> Measured:
     """Runs, and prints tables on standard output."""
+    top = header(target.endpoint, options.seed)
     with Fleet(options.processes) as fleet:
         target.fleet = fleet
         report = run_streaming(target, options, sources)
@@ -38,6 +40,7 @@ def run_test(target: Target, options: BenchOptions, sources: Sources) -> Measure
         "lengths": options.shape,
         "test": options.test,
         "context": context(),
+        "header": top,
     }
     requests = report.requests if options.rows_path is not None else ()
     return Measured(head | report.as_json(), requests, report.failed, fleet.death or report.unshown)

@@ -65,6 +65,9 @@ class Recorded:
             if failed:
                 total = sum(level["requests"] for level in self.levels[label])
                 found.append(f"{side} at {label}: {failed} of {total} requests failed; latencies are of the others.")
+        stopped = [label for label in shared if any(level.get("stopped") for level in self.levels[label])]
+        if stopped and not self.is_search:
+            found.append(f"{side} was stopped early at {', '.join(stopped)}, so that is not judged.")
         alone = [label for label in self.levels if label not in shared]
         if alone and not self.is_search:
             found.append(f"Only in {side}: {', '.join(alone)}.")

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from aie.bench.by_step import STEP_HEADER, step_cells
+from aie.bench.header import header_lines
 from aie.bench.recorded import level_label
 
 __all__ = ["Section", "facts", "sections"]
@@ -43,6 +45,10 @@ def sections(document: Mapping[str, Any]) -> list[Section]:
     if any(level.get("parts") for level in levels):
         found.append(_parts(levels))
     found.append(_latencies(levels))
+    if any(level.get("steps") for level in levels):
+        found.append(_steps(levels))
+    if document.get("find_max"):
+        found.append(_probes(document["find_max"]))
     if any(level.get("server") for level in levels):
         found.append(_server(levels))
     if any(level.get("energy") for level in levels):
@@ -55,6 +61,8 @@ def facts(document: Mapping[str, Any]) -> list[str]:
     lengths = f", {document['lengths']} lengths" if document["lengths"] else ""
     told = [f"{document['model']} at {document['url']}, {document['endpoint']}{lengths}."]
     told.append(" · ".join(f"{name} {value}" for name, value in document["context"].items()))
+    if document.get("header"):
+        told += header_lines(document["header"])
     if document.get("test"):
         told.append("Asked: " + ", ".join(f"{name} {value}" for name, value in document["test"].items() if value))
     if not document["complete"]:
@@ -69,6 +77,7 @@ def _table(title: str, levels: Sequence[Level], columns: Sequence[Column], knee:
     rows = []
     for level in levels:
         mark = " (knee)" if level_label(level) == knee else ""
+        mark += " (stopped early)" if level.get("stopped") else ""
         rows.append([level_label(level) + mark, *(cell(level) for _, cell in columns)])
     return Section(title, ["level", *(name for name, _ in columns)], rows)
 
@@ -92,6 +101,26 @@ def _parts(levels: Sequence[Level]) -> Section:
         for label, part in level["parts"].items()
     ]
     return Section("By part", ["level", "part", *(name for name, _ in _PART)], rows)
+
+
+def _steps(levels: Sequence[Level]) -> Section:
+    rows = [[level_label(level), *step_cells(step)] for level in levels for step in level.get("steps") or ()]
+    return Section("As the rate changed; times in ms, from when requests were due", ["level", *STEP_HEADER], rows)
+
+
+def _probes(search: Mapping[str, Any]) -> Section:
+    """In the order in which they were tried."""
+    limits = list(dict.fromkeys(limit for probe in search["probes"] for limit in probe["measured_ms"]))
+    rows = []
+    for probe in search["probes"]:
+        values = [probe["measured_ms"].get(limit) for limit in limits]
+        cells = [f"{probe['rate']:.3g}", "broken" if probe["broken"] else "held"]
+        cells += ["no answer" if value is None else _number(value) for value in values]
+        cells += [str(probe["requests"]), _number(probe["seconds"]), "yes" if probe["stopped_early"] else ""]
+        rows.append([*cells, "; ".join(probe["broken"])])
+    header = [search["unit"], "promise", *(f"{limit}, ms" for limit in limits), "requests", "seconds", "stopped early",
+              "why broken"]  # fmt: skip
+    return Section("Probes of the search", header, rows)
 
 
 def _energy(levels: Sequence[Level]) -> Section:
@@ -133,6 +162,14 @@ def _end(kind: str) -> Callable[[Level], str]:
     return lambda level: str(level["ends"][kind])
 
 
+def _steady(level: Level) -> str:
+    """Tokens per second without ramp and drain, and from when to when that was."""
+    window = level.get("steady")
+    if level["steady_tokens_per_s"] is None or not window:
+        return _number(level["steady_tokens_per_s"])
+    return f"{_number(level['steady_tokens_per_s'])} ({window['begin_s']:.1f} to {window['end_s']:.1f} s)"
+
+
 def _good(level: Level) -> str:
     return "–" if level["good"] is None else f"{level['good'] / level['wall_s']:.2f}"
 
@@ -141,13 +178,15 @@ _GENERATED: Sequence[Column] = (
     ("answered per s", lambda level: _number(level["requests_per_s"])),
     ("good per s", _good),
     ("tokens per s", lambda level: _number(level["output_tokens_per_s"])),
-    ("steady", lambda level: _number(level["steady_tokens_per_s"])),
+    ("steady", _steady),
     ("answered", lambda level: f"{level['answered']}/{level['requests']}"),
     ("refused", _end("rejected")),
     ("late", _end("timed out")),
     ("cut", _end("cut")),
     ("cancelled", _end("cancelled")),
+    ("open at the stop", _end("stopped")),
     ("error", _end("failed")),
+    ("client-bound", lambda level: "yes" if level.get("client_bound") else "no"),
     ("memory MB", _megabytes),
     ("mean batch", lambda level: _number(level["mean_batch"])),
 )
@@ -159,7 +198,9 @@ _AT_ONCE: Sequence[Column] = (
     ("late", _end("timed out")),
     ("cut", _end("cut")),
     ("cancelled", _end("cancelled")),
+    ("open at the stop", _end("stopped")),
     ("error", _end("failed")),
+    ("client-bound", lambda level: "yes" if level.get("client_bound") else "no"),
     ("KB per s", lambda level: _number((level["bytes_per_s"] or 0.0) / 1e3)),
     ("memory MB", _megabytes),
     ("mean batch", lambda level: _number(level["mean_batch"])),
