@@ -154,14 +154,17 @@ def bench(
     Closed loop (--concurrency): every client sends its next request when the last is answered. Open loop (--rate):
     requests go out when they are due, and latencies count from then. TTFT is the time to the first text, ITL the time
     between two events with text, TPOT the mean time per token after the first, E2E the time to the last byte. What was
-    refused, late or cut stays in the count of requests; percentiles of too few samples are not printed. For models that
-    answer at once the table says how full batches were and why they were cut. The knee is the level of most throughput
-    per latency. Ctrl-C ends the test and not its report. Exit code 1 when a request failed,
-    or --find-max found no rate that holds.
+    refused, late or cut stays in the count of requests; percentiles of too few samples are not printed. Answers in one
+    piece (embeddings, infer, predict, plain http) have E2E alone; how full batches were and why they were cut is said
+    where the server tells. --mix sends several side by side, and has a row for each part. Energy is of the whole
+    machine, where it tells. The knee is the level of most throughput per latency. Ctrl-C ends the test and not its
+    report. Exit code 1 when a request failed, or --find-max found no rate that holds.
 
     \b
       aie bench                                  a server of its own
       aie bench --url http://127.0.0.1:8000 --rate 1,2,5 --slo "ttft<500ms"
+      aie bench --mix chat:smollm2-135m=0.7,embeddings:minilm-l6=0.3 --rate 4
+      aie bench --url http://127.0.0.1:8080 --endpoint http --path /search?q=a
       aie bench compare A.json B.json            two files of --json: faster,
                                                  slower, or no difference shown
     """

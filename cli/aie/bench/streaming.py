@@ -14,7 +14,7 @@ from aie.bench.notes import notes
 from aie.bench.options import BenchOptions
 from aie.bench.probing import run_search
 from aie.bench.recorded import level_label
-from aie.bench.repeats import AT_ONCE, GENERATED, Repeated, repeated_table
+from aie.bench.repeats import Repeated, figures_of, repeated_table
 from aie.bench.report import Row, summarize
 from aie.bench.show import print_view, shown
 from aie.bench.slo import Slo
@@ -48,11 +48,13 @@ class StreamingReport:
     not_run: list[str] = field(default_factory=list)  # levels, since lower ones were saturated
     complete: bool = True
     unshown: OSError | None = None  # why it could not be printed
+    _rows: list[Row] = field(default_factory=list, init=False, repr=False)
 
     @property
     def rows(self) -> list[Row]:
-        """The levels, summed up."""
-        return [summarize(result, self.slo) for result in self.results]
+        """The levels, summed up: each once, since those of models that answer at once hold many requests."""
+        self._rows += [summarize(result, self.slo) for result in self.results[len(self._rows) :]]
+        return self._rows
 
     @property
     def requests(self) -> list[dict[str, object]]:
@@ -110,8 +112,6 @@ def run_streaming(target: Target, options: BenchOptions, sources: Sources) -> St
     trace = sources.trace
     if trace is not None and trace.num_failed:
         report.remarks.append(f"Left out: {trace.num_failed} of the trace that had no answer there.")
-    if target.energy.note is not None:
-        report.remarks.append(target.energy.note)
     if options.turns > 1:
         begun = "" if options.rate is None and not options.find_max else " The rate is of conversations that begin;"
         later = f"{begun} a later turn is due {options.think_s:g} s after the answer before it." if begun else ""
@@ -134,6 +134,8 @@ def run_streaming(target: Target, options: BenchOptions, sources: Sources) -> St
             )
 
     report.complete = until_interrupted(measure)
+    if target.energy.note is not None and not any(row.energy for row in report.rows):
+        report.remarks.append(target.energy.note)
     report.unshown = shown(lambda: _print(report, target, options))
     return report
 
@@ -142,7 +144,7 @@ def _print(report: StreamingReport, target: Target, options: BenchOptions) -> No
     rows = report.rows
     print_tables(rows, what=report.what, is_whole=not options.generates, slo=report.slo)
     if options.repeat > 1:
-        print_view(repeated_table(Repeated.of(rows, GENERATED if options.generates else AT_ONCE)))
+        print_view(repeated_table(Repeated.of(rows, figures_of(rows))))
     print_footer(rows, target)
     for line in report.told:
         print(line)

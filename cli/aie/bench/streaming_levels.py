@@ -22,6 +22,7 @@ from aie.bench.streaming_plan import Level
 from aie.bench.target import Target
 from aie.bench.watched import at_rest, run_watched
 from aie.bench.whole_report import parts_table, whole_table
+from aie.console import format_bytes
 
 __all__ = ["print_footer", "print_tables", "run_streaming_level", "run_streaming_levels", "warm_up"]
 
@@ -147,6 +148,8 @@ def print_footer(rows: Sequence[Row], target: Target) -> None:
     tokens = [f"{prompt} prompt and {output} output tokens"] if output else []
     if prompt and not output and (answered := sum(row.answered for row in rows)):
         tokens = [f"{prompt / answered:.1f} tokens per request"]
+    if not prompt and not output:
+        tokens = [f"{format_bytes(sum((row.bytes_per_s or 0.0) * row.wall_s for row in rows))} received"]
     name = [target.model] if target.model and not any(row.parts for row in rows) else []
     print(" · ".join([*name, *tokens, *(f"{k} {v}" for k, v in context().items())]))
     for line in [*notes(rows), *_over_time(rows)]:
