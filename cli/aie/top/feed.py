@@ -50,7 +50,7 @@ class EventFeed:
         self._wait = wait or self._stop.wait
         self._events: deque[Mapping[str, Any]] = deque(maxlen=_MAX_KEPT)
         self._num_lost = 0
-        self._connection: http.client.HTTPConnection | None = None
+        self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self.is_heard = False  # the server has let us listen
 
@@ -78,34 +78,32 @@ class EventFeed:
     def close(self) -> None:
         """The thread ends at once, if it is reading, or soon."""
         self._stop.set()
-        connection = self._connection
-        if connection is not None and connection.sock is not None:
+        if self._socket is not None:
             with contextlib.suppress(OSError):
-                connection.sock.shutdown(socket.SHUT_RDWR)
+                self._socket.shutdown(socket.SHUT_RDWR)
         if self._thread is not None:
             self._thread.join(1.0)
 
     def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                if not self._listen():
-                    return
-            except (OSError, http.client.HTTPException, ValueError):
-                pass
+        may_come = True
+        while may_come and not self._stop.is_set():
+            with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+                may_come = self._listen()
             self.is_heard = False
-            if self._wait(_RETRY_S):
+            if may_come and self._wait(_RETRY_S):
                 return
 
     def _listen(self) -> bool:
         """Until the stream ends. False where there is none, and will be none."""
         endpoint = self._endpoint
         kind = http.client.HTTPSConnection if endpoint.tls else http.client.HTTPConnection
-        connection = self._connection = kind(endpoint.host, endpoint.port, timeout=_TIMEOUT_S)
+        connection = kind(endpoint.host, endpoint.port, timeout=_TIMEOUT_S)
         try:
             headers = {"Accept": "text/event-stream"}
             if endpoint.api_key:
                 headers["Authorization"] = f"Bearer {endpoint.api_key}"
             connection.request("GET", f"{endpoint.base_path}/debug/events", headers=headers)
+            self._socket = connection.sock  # the answer keeps it, where the connection ends with it
             response = connection.getresponse()
             if response.status != 200:
                 return response.status not in _GONE_FOR_GOOD
