@@ -150,7 +150,7 @@ class Exchange:
             return ""
         self._take_usage(event.get("usage"))
         text = text_of(event)
-        if text:
+        if text and self.outcome.last_token_s is not None:  # the first may be unlike those that follow
             self._finder.learn(payload, event, text)
         return text
 

@@ -25,7 +25,8 @@ class PlainConnection:
     All connections of a process read into one buffer, since what is read is taken out at once: a buffer for each read
     costs more than the read."""
 
-    __slots__ = ("_exchange", "_is_closing", "_loop", "_socket", "_unsent", "is_fresh", "is_open")
+    __slots__ = ("_exchange", "_is_closing", "_is_writing", "_loop", "_number", "_socket", "_unsent", "is_fresh",
+                 "is_open")  # fmt: skip
     _buffer = memoryview(bytearray(_READ_BYTES))
 
     def __init__(self, loop: asyncio.AbstractEventLoop, connecting: socket.socket) -> None:
@@ -33,10 +34,11 @@ class PlainConnection:
         self._loop, self._socket = loop, connecting
         self._exchange: Exchange | None = None
         self._unsent = b""
-        self._is_closing = False
+        self._is_closing = self._is_writing = False
         self.is_fresh = True  # no exchange has ended on it yet
         self.is_open = True
-        loop.add_reader(connecting, self._readable)
+        self._number = connecting.fileno()  # the loop makes much of a socket where a number will do
+        loop.add_reader(self._number, self._readable)
 
     @classmethod
     def to(cls, loop: asyncio.AbstractEventLoop, address: tuple[Any, ...]) -> "PlainConnection":
@@ -60,7 +62,8 @@ class PlainConnection:
         self._exchange, self._unsent = exchange, data
         self._write()
         if self._unsent:
-            self._loop.add_writer(self._socket, self._writable)
+            self._loop.add_writer(self._number, self._writable)
+            self._is_writing = True
 
     def close(self) -> None:
         """What was written still goes out; what is read from now on concerns nobody."""
@@ -95,7 +98,7 @@ class PlainConnection:
     def _writable(self) -> None:
         self._write()
         if not self._unsent:
-            self._loop.remove_writer(self._socket)
+            self._stop_writing()
             if self._is_closing:
                 self._shut()
 
@@ -117,6 +120,11 @@ class PlainConnection:
 
     def _shut(self) -> None:
         if self._socket.fileno() >= 0:
-            self._loop.remove_reader(self._socket)
-            self._loop.remove_writer(self._socket)
+            self._loop.remove_reader(self._number)
+            self._stop_writing()
             self._socket.close()
+
+    def _stop_writing(self) -> None:
+        if self._is_writing:
+            self._is_writing = False
+            self._loop.remove_writer(self._number)
