@@ -58,6 +58,7 @@ class Sending:
         async with asyncio.TaskGroup() as tasks:
             for _ in range(loop.clients):
                 tasks.create_task(client())
+                await asyncio.sleep(0)  # as in the open loop
 
     async def _open(self, loop: Open, start_s: float) -> None:
         self._gate = None if loop.max_in_flight is None else asyncio.Semaphore(loop.max_in_flight)
@@ -67,6 +68,9 @@ class Sending:
                 if self._stopped.is_set():
                     break
                 tasks.create_task(self._send(call, start_s + offset))
+                # Of a burst one goes out after the other without a pause; but what arrives meanwhile is read between
+                # two of them, and not when all are out.
+                await asyncio.sleep(0)
 
     @property
     def _is_over(self) -> bool:
