@@ -95,6 +95,7 @@ class ServerMetrics:
             "spec_decode_num_accepted_tokens_total", "Of those, tokens that were right.", by_model
         )
         self._batch = registry.gauge("batch_size", "Mean batch size since the start.", by_model)
+        self._most = registry.gauge("max_batch_size", "Most requests that are computed in one step.", by_model)
         self._pool_memory = registry.gauge(
             "memory_bytes",
             "Memory of the engine's pool by state: reserved = live + cached + pending; requested is what was asked for "
@@ -124,7 +125,7 @@ class ServerMetrics:
             self._step_s, self._execute_s, self._prefix_queries, self._prefix_hits, self._drafted, self._accepted,
         )  # fmt: skip
         self._engine_gauges = (
-            self._running, self._waiting, self._queue, self._kv_usage, self._batch, self._pool_memory,
+            self._running, self._waiting, self._queue, self._kv_usage, self._batch, self._most, self._pool_memory,
             self._kv_blocks, self._worker_memory,
         )  # fmt: skip
         self._scrape = threading.Lock()  # two scrapes at once would count an exchange of engines twice
@@ -191,6 +192,7 @@ class ServerMetrics:
         self._drafted.labels(name).set_total(stats.drafted_tokens)
         self._accepted.labels(name).set_total(stats.accepted_tokens)
         self._batch.labels(name).set(stats.batch_size_sum / stats.steps if stats.steps else 0.0)
+        self._most.labels(name).set(model.engine.info.max_batch_size)
         self._worker_memory.labels(name).set(stats.rss_bytes)
         for state in _MEMORY_STATES:
             self._pool_memory.labels(name, state).set(getattr(stats, f"memory_{state}_bytes"))
