@@ -12,6 +12,7 @@ __all__ = ["event_lines"]
 Entry = Mapping[str, Any]
 
 _CROWD = 3  # of a kind and model in one look; more are told in one line
+_ROUTINE = ("started", "ended")
 _STYLES = {"rejected": "yellow", "preempted": "yellow", "lost": "yellow", "trouble": "red", "worker": "red"}
 
 
@@ -29,14 +30,14 @@ def _of_one_look(events: Sequence[Entry]) -> list[tuple[str, str]]:
     crowds: dict[tuple[str, str], list[Entry]] = {}
     for event in events:
         crowds.setdefault((event["event"], str(event.get("model", ""))), []).append(event)
-    lines = []
+    lines, routine = [], []
     for event in events:
         crowd = crowds[event["event"], str(event.get("model", ""))]
         if len(crowd) <= _CROWD:
             lines.append(_line(event, _say(event)))
         elif event is crowd[-1]:
-            lines.append(_line(event, _say_all(crowd)))
-    return lines
+            (routine if event["event"] in _ROUTINE else lines).append(_line(event, _say_all(crowd)))
+    return [*routine, *lines]  # of a few lines, the last ones are seen
 
 
 def _line(event: Entry, text: str) -> tuple[str, str]:

@@ -76,9 +76,9 @@ def test_crowds_are_one_line_that_says_how_many_and_why() -> None:
     batches = [BATCH | {"size": size, "cut": cut} for size, cut in [(8, "full")] * 6 + [(2, "waited")] * 2]
     ends = [{"event": "ended", "request_id": f"r{n}", "model": "tiny", "why": "stop"} for n in range(4)]
     assert [line[9:] for line in words(*batches, *ends)] == [
-        "batch     ×8 mini of 2–8, mean 6.5, cut: full 75 % · waited 25 %",
         "ended     ×4 tiny: stop 100 %",
-    ]
+        "batch     ×8 mini of 2–8, mean 6.5, cut: full 75 % · waited 25 %",
+    ], "what matters more last, where it is seen in a few lines"
     few = words(*batches[:3])
     assert len(few) == 3, "a few are told one by one"
 
