@@ -10,12 +10,9 @@ from aie_engine.decode_pace import DecodePace
 from aie_engine.timeline import TimelineBook
 from aie_engine.timeline_report import ENGINE_PHASES, TimelineReport, whole_us
 from aie_scheduler import (
-    ContinuousBatcher,
     HeldBack,
     Preemption,
-    Request,
     ScheduledChunk,
-    SchedulerConfig,
     StepPlan,
 )
 
@@ -269,6 +266,36 @@ def test_who_leaves_before_any_plan_saw_it() -> None:
     assert spent(run.of("a")) == {"turn": 3000} and not run.book._newcomers
 
 
+def test_a_form_is_compiled_before_the_queue() -> None:
+    run = Run()
+    run.book.added("a", run.now, 10, compiles=True)
+    run.book.added("gone", run.now, 10, compiles=True)
+    run.add("other")
+    run.step(10, chunk("other", 0, 10), admitted={"other": 0})
+    assert (run.of("a").state, spent(run.of("a"))) == ("compiling", {"compiling": 10_000})
+    assert spent(run.end("gone", "cancelled")) == {"compiling": 10_000}
+    run.wait(3)
+    run.book.compiled("a", run.now)
+    run.wait(2)
+    assert (run.of("a").state, spent(run.of("a"))) == ("waiting", {"compiling": 13_000, "turn": 2000})
+    run.step(10, chunk("a", 0, 10), admitted={"a": 0})
+    a = run.end("a")
+    assert spent(a) == {"compiling": 13_000, "turn": 2000, "prefill": 10_000} and a.first_token_us == 25_000
+
+
+def test_who_ends_in_a_step_while_its_form_is_compiled() -> None:
+    run = Run()
+    run.add("other")
+    run.book.added("a", run.now, 10, compiles=True)
+    plan, began = StepPlan(chunks=[chunk("other", 0, 10)], admitted={"other": 0}), run.now
+    run.book.planned(plan, began)
+    run.wait(4)
+    run.book.ended("a", "cancelled", run.now)
+    assert (run.of("a").state, spent(run.of("a"))) == ("cancelled", {"compiling": 4000})
+    run.book.stepped(plan, began, run.now)
+    assert spent(run.of("a")) == {"compiling": 4000}
+
+
 def test_a_scheduler_that_does_not_say_whom_it_admits() -> None:
     run = Run()
     run.add("a")
@@ -332,92 +359,6 @@ def test_whole_microseconds_add_up() -> None:
         seconds = [numbers.random() * 10 ** numbers.randint(-7, 1) for _ in range(12)]
         assert sum(whole_us(seconds)) == round(sum(seconds) * 1e6)
         assert min(whole_us(seconds)) >= 0
-
-
-def test_random_traffic_through_the_real_scheduler_adds_up_to_the_microsecond() -> None:
-    """Tiny cache, so that everything happens; whoever ends, the phases sum to the time from arrival to end."""
-    numbers = random.Random(7)
-    limits = SchedulerConfig(
-        max_batch_size=4, max_batch_tokens=16, max_seq_len=64, max_queue=64, block_size=4, num_blocks=20
-    )
-    scheduler = ContinuousBatcher(limits)
-    book, now = TimelineBook(0.0, max_kept=1000), 0.0
-    born: dict[str, float] = {}
-    left: dict[str, int] = {}
-    died: dict[str, float] = {}
-    serial = 0
-    for step in range(3000):
-        now += numbers.random() * 0.002
-        if step < 2000 and numbers.random() < 0.25 and len(left) < 40:
-            name, serial = f"r{serial}", serial + 1
-            wanted = numbers.randint(1, 20)
-            deadline = now + numbers.random() * 0.4 if numbers.random() < 0.1 else None
-            scheduler.add(
-                Request(request_id=name, prompt_len=numbers.randint(1, 40), max_tokens=wanted, arrival_s=now,
-                        deadline_s=deadline,
-                        block_content=lambda index, family=serial % 3: b"%d %d" % (family, index))
-            )  # fmt: skip
-            book.added(name, now)
-            born[name], left[name] = now, wanted
-        if left and numbers.random() < 0.02:
-            name = numbers.choice(sorted(left))
-            scheduler.cancel(name)
-            book.ended(name, "cancelled", now)
-            died[name] = now
-            del left[name]
-        plan = scheduler.schedule(now)
-        if plan is None:
-            continue
-        began = now
-        book.planned(plan, began)
-        for name in plan.expired:
-            died[name] = began
-            del left[name]
-        if not plan.chunks:
-            continue
-        now += 0.001 + plan.num_tokens * 1e-4 * numbers.random()
-        done = []
-        for piece in plan.chunks:
-            if piece.samples:
-                left[piece.request_id] -= 1
-                if left[piece.request_id] == 0:
-                    done.append(piece.request_id)
-        scheduler.update(plan, done)
-        book.stepped(plan, began, now)
-        for name in done:
-            book.ended(name, "length", now)
-            died[name] = now
-            del left[name]
-    assert not left and scheduler.stats().num_preemptions > 20
-    num_preempted = num_stalled = num_shared = 0
-    for name, born_s in born.items():
-        (report,) = book.explain([name], now).requests
-        assert report.total_us == sum(report.phases_us.values()) == pytest.approx((died[name] - born_s) * 1e6, abs=1)
-        assert min(report.phases_us.values()) >= 0
-        assert sum(share.us for share in report.stalled_by) <= report.phases_us["stalled"] + len(report.stalled_by)
-        num_preempted += report.phases_us["preempted"] > 0
-        num_stalled += report.phases_us["stalled"] > 0
-        num_shared += report.cached_tokens > 0 and not report.preemptions
-    assert num_preempted and num_stalled and num_shared
-
-
-def test_two_of_one_prompt_through_the_real_scheduler() -> None:
-    limits = SchedulerConfig(max_batch_size=4, max_batch_tokens=8, max_seq_len=64, block_size=4, num_blocks=32)
-    scheduler, run = ContinuousBatcher(limits), Run()
-    for name in ("first", "twin"):
-        scheduler.add(Request(request_id=name, prompt_len=12, max_tokens=3, block_content=lambda index: b"%d" % index))
-        run.add(name)
-    for _ in range(3):
-        plan = scheduler.schedule(run.now)
-        assert plan is not None
-        began = run.now
-        run.book.planned(plan, began)
-        run.wait(10)
-        run.book.stepped(plan, began, run.now)
-        scheduler.update(plan, ())
-    twin = run.of("twin")
-    assert twin.phases_us["prefix"] > 0 and shares(twin.held_by) == {"first": twin.phases_us["prefix"]}
-    assert twin.cached_tokens == 8 and twin.prefill_tokens == 4
 
 
 def test_a_step_costs_little_per_member_and_nothing_per_request_that_waits() -> None:
