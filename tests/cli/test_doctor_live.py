@@ -20,12 +20,14 @@ from typer.testing import CliRunner
 
 from aie.app import app
 from aie.bench.client import Endpoint
-from aie.doctor import live
+from aie.doctor import live, memory_rounds
 from aie.doctor.asking import Answer, Asker, numbers_in
 from aie.doctor.connecting import connect_to
 from aie.doctor.gaps import gaps_after_all_began, standstills
 from aie.doctor.loop import closed_loop, load_of
 from aie.doctor.measured import Neighbours
+from aie.doctor.memory_growth import judge_memory
+from aie.doctor.memory_rounds import MemoryGauge, run_rounds
 from aie.doctor.server import Window, look_at_metrics
 
 METRICS = """\
@@ -180,16 +182,31 @@ def test_refusals_and_failures_are_told_apart(doctor, scripted):
     assert "got 429" in refusals[0]["text"] and "HTTP 500: oh" in refusals[1]["text"]
 
 
-def test_memory_by_the_servers_own_metrics(doctor, scripted, monkeypatch):
+def test_what_the_servers_metrics_add(doctor, scripted, monkeypatch):
     monkeypatch.setattr("aie.doctor.connecting.find_process", lambda _endpoint: None)  # as if it were elsewhere
-    scripted.metrics = lambda number: METRICS.format(steps=number, engine=int(1e8) + 100_000 * number)
-    code, found, document = doctor()
-    assert code == 1 and document["server"] == "aie"
-    assert found["memory"]["level"] == "bad" and "its own metrics" in found["memory"]["text"]
-    assert "aie memdebug --url" in found["memory"]["change"]
+    scripted.metrics = lambda number: METRICS.format(steps=number, engine=int(1e8))
+    _, found, document = doctor()
+    assert document["server"] == "aie"
     assert found["machine"]["level"] == "ok" and "not looked at" in found["machine"]["text"]
     assert "request after the start" in found["first request"]["text"], "its counters stood at 0"
     assert found["batch utilisation"]["figures"]["mean_batch"] == 1.0
+
+
+def test_memory_by_the_servers_own_metrics(scripted, monkeypatch):
+    monkeypatch.setattr(memory_rounds, "_SETTLE_S", 0.0)
+
+    def judged(bytes_a_request):
+        scripted.metrics = lambda number: METRICS.format(steps=number, engine=int(1e8) + bytes_a_request * number)
+        asker, until_s = Asker(scripted.endpoint, "m", "completions"), time.perf_counter() + 60
+        gauge = MemoryGauge(asker, None, has_metrics=True)
+        seen = asyncio.run(run_rounds(lambda n: asker.write(f"text {n}", 2, until_s=until_s), gauge, 8, until_s))
+        assert len(seen.sizes) == 12 and seen.source == "memory by its own metrics"
+        return judge_memory(seen, "aie", scripted.url), seen
+
+    fine, _ = judged(0)
+    leaking, seen = judged(100_000)
+    assert fine.level == "ok" and leaking.level == "bad" and "aie memdebug --url" in leaking.change
+    assert leaking.figures["slope"] == pytest.approx(100_000 * seen.requests_per_round)
 
 
 def test_without_memory_it_says_so(doctor, monkeypatch):
