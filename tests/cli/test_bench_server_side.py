@@ -189,6 +189,9 @@ def test_a_model_of_ours_that_answers_at_once():
         "8 clients: batches 85% full · 4 batches, cut as full 75%, waited 25% · "
         "time in the server: queue 100% · compute 0%"
     ]
+    assert server_lines("8 clients", seen, is_in_table=False)[0].startswith(
+        "8 clients: queue 3.0, at most 3 · batches 85%"
+    )
     still = watch(after, after)[1].window()
     assert (still.mean_batch, still.utilisation, still.reasons, still.phase_shares) == (None, None, {}, {})
 

@@ -26,9 +26,10 @@ def notes(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         lines += [f"{row.name}: {said}" for said in (*_of_sending(row), *_of_answers(row))]
         if row.server is not None:
-            lines += server_lines(row.name, row.server)
+            lines += server_lines(row.name, row.server, is_in_table=row.ttft.count > 0)
         for label, part in row.parts.items():
-            lines += [] if part.server is None else server_lines(f"{row.name}, {label}", part.server)
+            name = f"{row.name}, {label}"
+            lines += [] if part.server is None else server_lines(name, part.server, is_in_table=False)
         if row.energy is not None:
             lines.append(f"{row.name}: energy {row.energy}")
         for label, one in (row.parts or {"": row}).items():

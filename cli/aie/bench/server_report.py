@@ -34,10 +34,11 @@ def server_table(levels: Sequence[tuple[str, ServerWindow | None, float | None]]
     return view
 
 
-def server_lines(name: str, window: ServerWindow) -> list[str]:
-    """Of one level, what has no column: how full batches were and why they were cut, where the time went, the GPU."""
+def server_lines(name: str, window: ServerWindow, *, is_in_table: bool = True) -> list[str]:
+    """Of one level, what has no column: how full batches were and why they were cut, where the time went, the GPU.
+    is_in_table: whether `server_table` has the rest."""
     lines = []
-    batches = []
+    batches = [] if is_in_table else _queue(window)
     if window.utilisation is not None:
         batches.append(f"batches {window.utilisation:.0%} full")
     if window.tokens_per_step is not None:
@@ -55,6 +56,17 @@ def server_lines(name: str, window: ServerWindow) -> list[str]:
     if window.failed:
         lines.append(f"{name}: the server counted {window.failed:.0f} failed requests, whoever sent them.")
     return lines
+
+
+def _queue(window: ServerWindow) -> list[str]:
+    found = []
+    if window.waiting_mean is not None:
+        found.append(f"queue {window.waiting_mean:.1f}, at most {window.waiting_max or 0:.0f}")
+    if window.running_mean is not None:
+        found.append(f"running {window.running_mean:.1f}, at most {window.running_max or 0:.0f}")
+    if window.kv_usage_max is not None:
+        found.append(f"KV cache at most {window.kv_usage_max:.0%}")
+    return found
 
 
 def _gpu(window: ServerWindow) -> list[str]:
