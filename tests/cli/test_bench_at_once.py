@@ -155,6 +155,15 @@ def test_tensors_go_as_bytes_behind_their_json() -> None:
     assert struct.unpack("<I", tail[24:28])[0] == len(tail[28:])
 
 
+def test_an_input_without_an_axis_of_items_is_sent_as_it_is(server: Script) -> None:
+    described = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [3, 2]}]}
+    server.gets["/v2/models/m"] = [json.dumps(described).encode()]
+    [tensor] = ask_inputs(server.endpoint, "m")
+    assert tensor == Tensor("x", "FP32", (3, 2), counts_items=False)
+    (question,) = questions_of("infer", [tensor], count=1)
+    assert json.loads(question.body[: int(question.headers[1].partition(": ")[2])])["inputs"][0]["shape"] == [3, 2]
+
+
 @pytest.mark.parametrize(("datatype", "code"), [("FP16", "e"), ("UINT8", "B"), ("INT64", "q"), ("BOOL", "?")])
 def test_numbers_of_every_kind(datatype: str, code: str) -> None:
     (question,) = questions_of("infer", [Tensor("x", datatype, (5,))], count=1)

@@ -245,4 +245,5 @@ def as_row(outcome: Outcome, result: LevelResult) -> dict[str, object]:
         "gaps_s": [round(gap, 6) for gap in outcome.gaps_s],
         "prompt_tokens": outcome.num_prompt_tokens,
         "output_tokens": outcome.num_output_tokens,
+        "bytes": outcome.num_bytes,
     }

@@ -34,11 +34,18 @@ _HEADER = "Inference-Header-Content-Length"
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An input as the protocol's metadata describes it, without the axis that counts the items."""
+    """An input as the protocol's metadata describes it, without the axis that counts the items, if it has one."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
+    counts_items: bool = True
+
+    @classmethod
+    def described(cls, name: str, datatype: str, sizes: list[int]) -> "Tensor":
+        """Servers write −1 for a size that may be any; as the first one it counts the items."""
+        counts_items = sizes[0] < 0
+        return cls(name, datatype, tuple(sizes[1:] if counts_items else sizes), counts_items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,7 @@ def ask_inputs(endpoint: Endpoint, model: str) -> list[Tensor]:
         answer = json.loads(text)
         if status == 200:
             inputs = [
-                Tensor(str(one["name"]), str(one["datatype"]), tuple(int(size) for size in one["shape"][1:]))
+                Tensor.described(str(one["name"]), str(one["datatype"]), [int(size) for size in one["shape"]])
                 for one in answer["inputs"]
             ]
             if inputs:
@@ -66,7 +73,7 @@ def ask_inputs(endpoint: Endpoint, model: str) -> list[Tensor]:
     except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
         reason = describe_error(error, is_begun=False)
         raise EnvironmentLacksError(f"The server stopped answering: {reason}. Look at its log.") from None
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
         pass
     raise InvalidInputError(
         f"The server does not say at {path} what {model} takes; name one that answers at once with --model.",
@@ -101,7 +108,7 @@ def _infer(model: str, inputs: list[Tensor], length: Draw, draw: random.Random) 
         else:
             values = _values(tensor, draw)
             data = struct.pack(f"<{len(values)}{_FORMATS[tensor.datatype]}", *values)
-        shape = [1, *tensor.shape]
+        shape = [1, *tensor.shape] if tensor.counts_items else list(tensor.shape)
         parameters = {"binary_data_size": len(data)}
         described.append({"name": tensor.name, "datatype": tensor.datatype, "shape": shape, "parameters": parameters})
         tail += data
