@@ -30,13 +30,15 @@ def _of_one_look(events: Sequence[Entry]) -> list[tuple[str, str]]:
     crowds: dict[tuple[str, str], list[Entry]] = {}
     for event in events:
         crowds.setdefault((event["event"], str(event.get("model", ""))), []).append(event)
-    lines, routine = [], []
+    lines: list[tuple[str, str]] = []
+    routine: list[tuple[str, str]] = []
     for event in events:
         crowd = crowds[event["event"], str(event.get("model", ""))]
         if len(crowd) <= _CROWD:
             lines.append(_line(event, _say(event)))
         elif event is crowd[-1]:
-            (routine if event["event"] in _ROUTINE else lines).append(_line(event, _say_all(crowd)))
+            is_routine = event["event"] in _ROUTINE
+            (routine if is_routine else lines).append(_line(crowd[0] if is_routine else event, _say_all(crowd)))
     return [*routine, *lines]  # of a few lines, the last ones are seen
 
 
@@ -106,9 +108,24 @@ def _say_all(crowd: Sequence[Entry]) -> str:
         sizes = [int(event.get("size", 0)) for event in crowd]
         spread = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)}–{max(sizes)}"
         return f"{text} of {spread}, mean {count(sum(sizes) / number)}, cut: {_shares(crowd, 'cut')}"
+    if kind == "steps":
+        return _steps(_sum_of_steps(crowd))
+    if kind == "preempted":
+        return f"{text}: {sum(event.get('lost_tokens', 0) for event in crowd)} tokens lost"
     if kind in ("ended", "rejected"):
         return f"{text}: {_shares(crowd, 'why')}"
     return text
+
+
+def _sum_of_steps(crowd: Sequence[Entry]) -> Entry:
+    steps = sum(event.get("steps", 0) for event in crowd)
+    requests = sum(event.get("mean_batch", 0) * event.get("steps", 0) for event in crowd)
+    return {
+        "model": crowd[0].get("model"), "steps": steps, "mean_batch": round(requests / max(steps, 1), 2),
+        "max_batch": max(event.get("max_batch", 0) for event in crowd),
+        "generated_tokens": sum(event.get("generated_tokens", 0) for event in crowd),
+        "prompt_tokens": sum(event.get("prompt_tokens", 0) for event in crowd),
+    }  # fmt: skip
 
 
 def _shares(crowd: Sequence[Entry], key: str) -> str:

@@ -26,6 +26,7 @@ _MAX_KEPT = 2000  # between two looks
 _MAX_LINE = 64 * 1024
 _GONE_FOR_GOOD = (401, 403, 404, 405)
 
+_Count = Annotated[int, msgspec.Meta(ge=0)]
 _Number = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 
 
@@ -33,12 +34,17 @@ class _Event(TypedDict, total=False):
     event: Required[str]
     at: Annotated[float, msgspec.Meta(ge=0, le=4e9)]
     model: str
-    size: Annotated[int, msgspec.Meta(ge=0)]
-    count: Annotated[int, msgspec.Meta(ge=0)]
+    size: _Count
+    count: _Count
     waited_ms: _Number
     compute_ms: _Number
     duration_ms: _Number
     mean_batch: _Number
+    steps: _Count
+    max_batch: _Count
+    generated_tokens: _Count
+    prompt_tokens: _Count
+    lost_tokens: _Count
 
 
 class EventFeed:

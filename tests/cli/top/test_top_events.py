@@ -83,6 +83,17 @@ def test_crowds_are_one_line_that_says_how_many_and_why() -> None:
     assert len(few) == 3, "a few are told one by one"
 
 
+def test_crowds_of_steps_and_of_preemptions_are_summed_up() -> None:
+    steps = {"event": "steps", "model": "tiny", "steps": 10, "mean_batch": 2.0, "max_batch": 3, "generated_tokens": 20,
+             "prompt_tokens": 0}  # fmt: skip
+    more = steps | {"steps": 30, "mean_batch": 4.0, "max_batch": 8, "generated_tokens": 100, "prompt_tokens": 9}
+    lost = [{"event": "preempted", "model": "tiny", "lost_tokens": 5} for _ in range(4)]
+    assert [line[9:] for line in words(steps, steps, steps, more, *lost)] == [
+        "steps     tiny 60, batch mean 3, max 8: 160 tokens, 9 of prompts",
+        "preempted ×4 tiny: 20 tokens lost",
+    ]
+
+
 def test_the_latest_are_kept_and_trouble_is_seen() -> None:
     looks = [[{"event": "reload", "model": f"m{look}", "state": "serves"}] for look in range(9)]
     assert [line.split()[1] for line, _ in event_lines(looks, 3)] == ["m6", "m7", "m8"]
