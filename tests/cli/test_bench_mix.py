@@ -110,8 +110,9 @@ def test_two_reports_are_compared_part_by_part(threaded: Any, tmp_path: Path) ->
     assert [run.output.count(name) for name in ("TTFT P50", "tokens per s", "E2E P50")] == [1, 1, 3]
 
 
-def traffic(seed: int = 0) -> CallTraffic:
-    options = BenchOptions(endpoint="mix", mix=MIX, url="http://127.0.0.1:1", seed=seed, output_tokens="5")
+def traffic(seed: int = 0, **more: Any) -> CallTraffic:
+    given = {"mix": MIX, "seed": seed, "output_tokens": "5"} | more
+    options = BenchOptions(endpoint="mix", url="http://127.0.0.1:1", **given)
     made = traffic_of(Target(Endpoint("127.0.0.1", 1, "", False), "big", None), options, Sources())
     assert isinstance(made, CallTraffic)
     return made
@@ -128,6 +129,31 @@ def test_shares_are_kept_and_all_is_drawn_before_the_clock_starts() -> None:
         len({call.body for call in chats}) == len(chats[:2048]) and json.loads(chats[0].body or b"")["max_tokens"] == 5
     )
     assert {call.answer for call in calls} == {"stream", "whole"}
+
+
+def test_every_part_is_warmed_up() -> None:
+    calls = traffic(mix="chat:big=1000,embeddings:small=1,http=1").warm_up_calls()
+    assert Counter(call.part for call in calls) == {"chat:big": 4, "embeddings:small": 4, "http": 4}
+
+
+def test_who_hangs_up() -> None:
+    def gone(**options: Any) -> Counter[str]:
+        calls = traffic(**options).requests(400, 1)
+        return Counter(call.part for call in calls if call.hang_up_after is not None)
+
+    assert set(gone(cancel="0.5@3tok")) == {"chat:big"}  # who has tokens to wait for
+    at_all = gone(cancel="0.5@0")
+    assert set(at_all) == {"chat:big", "embeddings:small", "http"} and 160 < at_all.total() < 240
+
+
+def test_lengths_are_of_the_parts_that_generate_where_there_is_one() -> None:
+    def words(mix: str, part: str) -> set[int]:
+        calls = traffic(mix=mix, input_tokens="300").requests(60, 1)
+        bodies = [json.loads(call.body or b"") for call in calls if call.part == part]
+        return {len(str(body.get("input") or body["messages"][0]["content"]).split()) for body in bodies}
+
+    assert words(MIX, "chat:big") == {285} and max(words(MIX, "embeddings:small")) < 176
+    assert words("embeddings:small=1,http=1", "embeddings:small") == {298}
 
 
 def test_a_level_is_as_long_as_the_clock_says_where_nothing_was_said() -> None:

@@ -7,7 +7,7 @@ It has the same face as `Traffic`, so that closed and open loop, search, repeats
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle
+from itertools import cycle, islice
 
 from aie.bench.generator import Call
 from aie.bench.streaming_plan import Level, Traffic
@@ -38,7 +38,7 @@ class CallTraffic:
     timeout_s: float
     default_s: float
     cancel: Cancel | None = None  # of answers in one piece: hangs up when all has been sent
-    warm_up: tuple[int, int] = (64, 8)  # requests and clients, in no figure
+    warm_up: tuple[int, int] = (64, 8)  # requests of each source and clients, in no figure
     chat: bool = False
     think_s: float = 0.0
 
@@ -52,6 +52,11 @@ class CallTraffic:
         pools = [self._pool(source, chosen.count(index), number) for index, source in enumerate(self.sources)]
         calls = [next(pools[index]) for index in chosen]
         return calls if self.cancel is None else _leaving(calls, self.cancel, self.seed)
+
+    def warm_up_calls(self) -> list[Call]:
+        """Some of every source, however small its share."""
+        count = self.warm_up[0]
+        return [call for source in self.sources for call in islice(self._pool(source, count, 0), count)]
 
     def closed_levels(self, clients: Sequence[int], *, requests: int | None, duration_s: float | None) -> list[Level]:
         """With neither a number of requests nor a duration the clock decides, which suits small and large models."""

@@ -10,7 +10,7 @@ from aie.bench.call_traffic import AnyTraffic, CallTraffic
 from aie.bench.dashboard import spark
 from aie.bench.early_stop import EarlyStop
 from aie.bench.fleet import GeneratorDiedError
-from aie.bench.generator import Closed, Open, Plan
+from aie.bench.generator import Call, Closed, Open, Plan
 from aie.bench.load import LevelResult, Sampler, calls_of, run_level
 from aie.bench.notes import notes
 from aie.bench.progress import Progress, Seen, Ui
@@ -22,6 +22,7 @@ from aie.bench.streaming_plan import Level
 from aie.bench.target import Target
 from aie.bench.watched import at_rest, run_watched
 from aie.bench.whole_report import parts_table, whole_table
+from aie.bench.workload import PlannedRequest
 from aie.console import format_bytes
 
 __all__ = ["print_footer", "print_tables", "run_streaming_level", "run_streaming_levels", "warm_up"]
@@ -51,8 +52,10 @@ def run_streaming_levels(
 def warm_up(target: Target, traffic: AnyTraffic) -> None:
     """A few requests in the shape of the run, not counted: the first of a server pay for page faults and caches."""
     sampler = Sampler(target.endpoint, None, lambda: None)
-    count, clients = traffic.warm_up if isinstance(traffic, CallTraffic) else (2, 2)
-    requests = traffic.requests(count, 0)
+    requests: Sequence[PlannedRequest | Call] = traffic.requests(2, 0)
+    clients = 2
+    if isinstance(traffic, CallTraffic):
+        requests, clients = traffic.warm_up_calls(), traffic.warm_up[1]
     asyncio.run(
         run_level(
             target.endpoint, target.model, requests, clients, sampler=sampler, timeout_s=traffic.timeout_s,

@@ -12,7 +12,7 @@ from aie.bench.questions import MAX_DIFFERENT, Tensor, ask_inputs, plan_question
 from aie.bench.sources import Sources
 from aie.bench.streaming_plan import Traffic
 from aie.bench.target import Target
-from aie.bench.workload import Draw, length_draw
+from aie.bench.workload import Cancel, Draw, length_draw
 
 __all__ = ["traffic_of"]
 
@@ -29,7 +29,8 @@ def traffic_of(target: Target, options: BenchOptions, sources: Sources) -> AnyTr
         return CallTraffic(
             ", ".join(f"{part.share:.0%} {part.label}" for part in parts),
             [_source_of(part, target, options, sources) for part in parts],
-            options.seed, options.timeout_s, _MIX_S, warm_up=(max(8, 4 * len(parts)), len(parts)),
+            options.seed, options.timeout_s, _MIX_S, options.leaving if _at_all(options.leaving) else None,
+            warm_up=(4, len(parts)),
         )  # fmt: skip
     if options.generates:
         return _generated(options, sources, chat=options.endpoint == "chat")
@@ -51,16 +52,25 @@ def _generated(options: BenchOptions, sources: Sources, *, chat: bool) -> Traffi
     )  # fmt: skip
 
 
+def _at_all(leaving: Cancel | None) -> bool:
+    """Whether clients hang up without waiting for tokens, which any of them can."""
+    return leaving is not None and leaving.after == 0
+
+
 def _source_of(part: Part, target: Target, options: BenchOptions, sources: Sources) -> Source:
+    """What is said of lengths is of the parts that generate, where there is one."""
     if part.endpoint == "http":
         found = Source(_always(options.plain_http.call()), 1)
     elif part.endpoint in GENERATE:
         traffic = _generated(options, sources, chat=part.endpoint == "chat")
+        if _at_all(options.leaving):  # drawn over all parts
+            traffic = replace(traffic, cancel=None)
         found = Source(_prompts(traffic, part.model or target.model), _MOST_PROMPTS)
     else:
         model = part.model or target.model
         inputs = _inputs_of(part.endpoint, model, target)
-        found = _at_once(part.endpoint, model, inputs, length_draw("lognormal", SENTENCE))
+        lengths = ("lognormal", SENTENCE) if options.generates else (options.shape, options.bounds)
+        found = _at_once(part.endpoint, model, inputs, length_draw(*lengths))
     return replace(found, part=part.label, share=part.share)
 
 
