@@ -116,6 +116,28 @@ def test_chunks_may_begin_and_end_anywhere():
         assert gist(read(cut_up(answer, seed + 100))) == expected
 
 
+@pytest.mark.parametrize("first", [completion("a"), delta("a"), completion("text"), delta("漢")])
+def test_events_that_come_one_by_one_are_the_same(first):
+    """What was read is then compared with what was read before, all at once."""
+    draw = random.Random(1)
+    for _ in range(20):
+        others = [*STRANGE, *map(completion, TEXTS), *map(delta, TEXTS), *[first] * 20, {}]
+        events = [event(first), event(first), *map(event, draw.sample(others, len(others)))]
+        events += [b'data: {"choices": [{"text": "\\ud83d"}]}\n\n', b": comment\n\n", event(USAGE), DONE]
+        whole = chunked(events)
+        at = whole.index(b"\r\n\r\n") + 4
+        pieces = [whole[:at]]
+        for one in events:
+            size = len(b"%x" % len(one)) + 2 + len(one) + 2
+            pieces.append(whole[at : at + size])
+            at += size
+        pieces.append(whole[at:])
+        assert b"".join(pieces) == whole
+        expected = gist(read([whole]))
+        assert gist(read(pieces)) == expected and len(expected[2]) > 20
+        assert gist(read([whole[: len(pieces[0])], *cut_up(whole[len(pieces[0]) :], 3)])) == expected
+
+
 def test_every_event_has_the_time_of_its_last_byte():
     first, second, third = (event(delta(text)) for text in "abc")
     head = chunked([])[:-5]
@@ -214,10 +236,9 @@ def test_texts_are_found_where_json_has_them(first):
     ]
     others += [json.dumps(one).encode() for one in (*STRANGE, *map(completion, TEXTS), *map(delta, TEXTS))]
     for other in (payload, payload[:-1], b"", b"{}", *others):
-        text = finder.text_in(other)
-        if text is not None:
+        if finder.finds_in(other):
             event = read_event(other)
-            assert text == text_of(event) and event.get("usage") is None and event.get("error") is None
+            assert finder.text.decode() == text_of(event) and event.get("usage") is None and event.get("error") is None
             found += 1
     if first in (completion("a"), delta("a")):
         assert found >= 6  # otherwise it would be no help

@@ -7,7 +7,7 @@ what is sent    endpoint, plan (calls, conversations, and when: closed or open l
 what became     outcome, faults (why not, in a few words)
 on the wire     http_reader, event_reader (bytes to events), event_text (events to text and counts), exchange (one
                 answer), plain and secure (sockets) → connections (opened, kept, opened anew), ask (one request)
-many at once    pacing (a loop that wakes in time), loops (closed and open)
+many at once    pacing (an event loop that wakes in time), loops (closed and open)
 in a process    channel (messages) → worker (what a process does)
 
 Nothing here imports numpy, rich or typer, so that a process starts in a tenth of a second. `aie.bench.fleet` starts the

@@ -6,6 +6,7 @@ import ssl
 from typing import Any
 
 from aie.bench.generator.endpoint import Endpoint
+from aie.bench.generator.pacing import watch_of
 from aie.bench.generator.plain import PlainConnection
 from aie.bench.generator.secure import SecureConnection
 
@@ -47,7 +48,7 @@ class Connections:
         if self._address is None:
             self._address = await self._find(loop)
         if self._tls is None:
-            return PlainConnection.to(loop, self._address)
+            return PlainConnection.to(watch_of(loop), self._address)
         connected = await _connected(loop, self._address)
         _, connection = await loop.create_connection(
             SecureConnection, sock=connected, ssl=self._tls, server_hostname=self._endpoint.host

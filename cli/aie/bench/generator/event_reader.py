@@ -19,6 +19,11 @@ class EventReader:
         self._size = 0
         self._after_cr = False
 
+    @property
+    def is_between(self) -> bool:
+        """Whether the next byte is the first of an event."""
+        return not (self._rest or self._data or self._after_cr)
+
     def feed(self, piece: bytes) -> list[bytes]:
         """In their order."""
         if (

@@ -20,7 +20,7 @@ _MAX_KEPT_BYTES = 1 << 20  # of a body of which the beginning says enough
 class Exchange:
     """`take` what was read and when; `done` once the outcome is full, whatever it is."""
 
-    __slots__ = ("_body", "_events", "_finder", "_is_ended", "_is_stream", "_num_events", "call", "done",
+    __slots__ = ("_body", "_events", "_finder", "_is_between", "_is_ended", "_is_stream", "_num_events", "call", "done",
                  "is_begun", "outcome", "reader")  # fmt: skip
 
     def __init__(self, call: Call, outcome: Outcome) -> None:
@@ -33,10 +33,17 @@ class Exchange:
         self._body = bytearray()  # of an answer in one piece, or of an error
         self._num_events = 0
         self._is_ended = False  # the stream said so
+        self._is_between = False  # two chunks and two events
 
     def take(self, data: bytes, now_s: float) -> None:
         """Bytes of the answer."""
         outcome, reader = self.outcome, self.reader
+        if self._is_between and (size := self._finder.finds_at_a_glance(data)):
+            outcome.num_bytes += size
+            outcome.end_s = now_s
+            self._num_events += 1
+            self._take_text(self._finder.text, now_s)
+            return
         self.is_begun = True
         try:
             piece = reader.feed(data)
@@ -47,9 +54,10 @@ class Exchange:
                     outcome.first_byte_s = now_s
                 outcome.num_bytes += len(piece)
                 if self._is_stream and outcome.status == 200:
-                    self._take_events(piece, now_s)
+                    self._take_events(piece, now_s, data)
                 else:
                     self._keep(piece)
+            self._is_between = self._is_stream and reader.is_between and self._events.is_between
             if reader.ended:
                 self._conclude(now_s)
         except ValueError as error:
@@ -119,29 +127,36 @@ class Exchange:
                 raise ValueError("an answer that is no JSON object") from None
             self._take_usage(usage)
 
-    def _take_events(self, piece: bytes, now_s: float) -> None:
-        outcome, hang_up_after = self.outcome, self.call.hang_up_after
-        outcome.end_s = now_s  # so far
-        for payload in self._events.feed(piece):
+    def _take_events(self, piece: bytes, now_s: float, data: bytes) -> None:
+        """data: as it was read, with what is around `piece`."""
+        self.outcome.end_s = now_s  # so far
+        payloads = self._events.feed(piece)
+        for payload in payloads:
             if payload == b"[DONE]":
                 self._is_ended = True
                 continue
-            text = self._finder.text_in(payload)
-            if text is None:
-                text = self._read(payload)
-            if text:
-                if outcome.pieces is not None:
-                    outcome.pieces.append(text)
-                last_s = outcome.last_token_s
-                if last_s is None:
-                    outcome.first_token_s = now_s
-                else:
-                    outcome.gaps_s.append(now_s - last_s)
-                outcome.last_token_s = now_s
             self._num_events += 1
-            if self._num_events == hang_up_after:
-                self.fail(HUNG_UP, now_s)
+            if self._finder.finds_in(payload):
+                self._take_text(self._finder.text, now_s)
+            elif text := self._read(payload):
+                self._take_text(text.encode("utf-8", "surrogatepass"), now_s)
+            if self.done.done():
                 return
+        if self._is_between and len(payloads) == 1:
+            self._finder.learn_around(data, payloads[0])
+
+    def _take_text(self, text: bytes, now_s: float) -> None:
+        outcome = self.outcome
+        if outcome.pieces is not None:
+            outcome.pieces.append(text.decode("utf-8", "surrogatepass"))
+        last_s = outcome.last_token_s
+        if last_s is None:
+            outcome.first_token_s = now_s
+        else:
+            outcome.gaps_s.append(now_s - last_s)
+        outcome.last_token_s = now_s
+        if self.call.hang_up_after == 1 + len(outcome.gaps_s):
+            self.fail(HUNG_UP, now_s)
 
     def _read(self, payload: bytes) -> str:
         event = read_event(payload)

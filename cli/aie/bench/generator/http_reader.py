@@ -5,7 +5,7 @@ an interpreter that does something else, and the clock can be read before. Of wh
 trust: what is not as it should be is a `ValueError` with a few words that can be counted.
 """
 
-__all__ = ["ResponseReader"]
+__all__ = ["ResponseReader", "chunk_length"]
 
 _MAX_HEAD_BYTES = 64 * 1024
 _MAX_LINE_BYTES = 1024  # of a chunk's length with its extensions, or of a trailer
@@ -58,6 +58,11 @@ class ResponseReader:
         """Whether the connection holds another response, after this one has ended."""
         return self.is_clean and self.headers.get("connection", "").lower() != "close"
 
+    @property
+    def is_between(self) -> bool:
+        """Whether the next byte is the first of a chunk's length."""
+        return self._body == "chunks" and not self._left and not self._rest and not self.ended
+
     def _head(self, data: bytes) -> bytes:
         if not b"HTTP/1.".startswith(data[:7]):
             raise ValueError("the answer is not HTTP/1.1")
@@ -101,8 +106,8 @@ class ResponseReader:
 
     def _chunks(self, data: bytes) -> bytes:
         """`_left` counts the chunk and the line end behind it."""
-        if not self._left and (piece := _one_chunk(data)):
-            return piece
+        if not self._left and chunk_length(data, begin := data.find(b"\r\n", 0, 16) + 2):
+            return data[begin:-2]  # one chunk exactly, as nearly always in a stream of events
         pieces = []
         at, size = 0, len(data)
         while at < size and not self.ended:
@@ -140,11 +145,9 @@ class ResponseReader:
         return piece[:inside]
 
 
-def _one_chunk(data: bytes) -> bytes:
-    """Where `data` is one chunk exactly, as nearly always in a stream of events: what is in it; else nothing."""
-    end = data.find(b"\r\n", 0, 16)
-    digits = data[:end] if end > 0 else b""
-    if not digits or digits.strip(_HEX):
-        return b""
-    is_all = int(digits, 16) == len(data) - end - 4 and data.endswith(b"\r\n")
-    return data[end + 2 : -2] if is_all else b""
+def chunk_length(data: bytes, begin: int) -> int:
+    """Of a chunk that is all of `data`, after its length with the line end, which end at `begin`; 0: it is not."""
+    digits = data[: begin - 2]
+    if begin < 3 or digits.strip(_HEX) or not data.endswith(b"\r\n"):
+        return 0
+    return size if (size := len(data) - begin - 2) > 0 and size == int(digits, 16) else 0

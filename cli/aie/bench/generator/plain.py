@@ -1,4 +1,4 @@
-"""A connection without TLS, on the event loop's own watch of sockets.
+"""A connection without TLS.
 
 asyncio's transports take several turns of the loop from a connection to the first byte sent; among forty requests that
 are due at once all forty take the first turn before any takes the second, so that the first would go out with the last,
@@ -6,13 +6,13 @@ and the wait would count as the server's. Here a request is connected and writte
 after that.
 """
 
-import asyncio
 import socket
 import time
 from contextlib import suppress
 from typing import Any
 
 from aie.bench.generator.exchange import Exchange
+from aie.bench.generator.pacing import Watch
 
 __all__ = ["PlainConnection"]
 
@@ -25,23 +25,22 @@ class PlainConnection:
     All connections of a process read into one buffer, since what is read is taken out at once: a buffer for each read
     costs more than the read."""
 
-    __slots__ = ("_exchange", "_is_closing", "_is_writing", "_loop", "_number", "_socket", "_unsent", "is_fresh",
+    __slots__ = ("_exchange", "_is_closing", "_is_writing", "_number", "_socket", "_unsent", "_watch", "is_fresh",
                  "is_open")  # fmt: skip
     _buffer = memoryview(bytearray(_READ_BYTES))
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, connecting: socket.socket) -> None:
+    def __init__(self, watch: Watch, connecting: socket.socket) -> None:
         """connecting: a socket that does not block, and is connected or will be."""
-        self._loop, self._socket = loop, connecting
+        self._watch, self._socket, self._number = watch, connecting, connecting.fileno()
         self._exchange: Exchange | None = None
         self._unsent = b""
         self._is_closing = self._is_writing = False
         self.is_fresh = True  # no exchange has ended on it yet
         self.is_open = True
-        self._number = connecting.fileno()  # the loop makes much of a socket where a number will do
-        loop.add_reader(self._number, self._readable)
+        watch.reads(self._number, self._readable)
 
     @classmethod
-    def to(cls, loop: asyncio.AbstractEventLoop, address: tuple[Any, ...]) -> "PlainConnection":
+    def to(cls, watch: Watch, address: tuple[Any, ...]) -> "PlainConnection":
         """Does not wait until it is connected. Raises OSError."""
         family, kind, protocol, _, where = address
         made = socket.socket(family, kind, protocol)
@@ -51,7 +50,7 @@ class PlainConnection:
                 made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with suppress(BlockingIOError):
                 made.connect(where)
-            return cls(loop, made)
+            return cls(watch, made)
         except BaseException:
             made.close()
             raise
@@ -62,7 +61,7 @@ class PlainConnection:
         self._exchange, self._unsent = exchange, data
         self._write()
         if self._unsent:
-            self._loop.add_writer(self._number, self._writable)
+            self._watch.writes(self._number, self._writable)
             self._is_writing = True
 
     def close(self) -> None:
@@ -78,22 +77,24 @@ class PlainConnection:
         self._exchange, self._unsent = None, b""
         self.close()
 
-    def _readable(self) -> None:
+    def _readable(self) -> bool:
         try:
             size = self._socket.recv_into(self._buffer)
         except (BlockingIOError, InterruptedError):
-            return
+            return False
         except OSError as error:
             self._lost(error)
-            return
+            return True
         now_s = time.perf_counter()
         exchange = self._exchange
         if not size or exchange is None:
             self._lost(None)  # by the server; or it answers what nobody asked
-            return
+            return True
         exchange.take(bytes(self._buffer[:size]), now_s)
-        if exchange.done.done():
-            self._exchange, self.is_fresh = None, False
+        if not exchange.done.done():
+            return False
+        self._exchange, self.is_fresh = None, False
+        return True
 
     def _writable(self) -> None:
         self._write()
@@ -120,11 +121,11 @@ class PlainConnection:
 
     def _shut(self) -> None:
         if self._socket.fileno() >= 0:
-            self._loop.remove_reader(self._number)
             self._stop_writing()
+            self._watch.forget(self._number)
             self._socket.close()
 
     def _stop_writing(self) -> None:
         if self._is_writing:
             self._is_writing = False
-            self._loop.remove_writer(self._number)
+            self._watch.writes_no_more(self._number)

@@ -28,7 +28,7 @@ class Call:
     headers: tuple[str, ...] = JSON  # besides Host, User-Agent, Content-Length, Connection and Authorization
     answer: Answer = "stream"
     part: str = ""
-    hang_up_after: int | None = None  # events of a stream; 0: when all has been sent
+    hang_up_after: int | None = None  # events with text; 0: when all has been sent
     keep_alive: bool = False  # False: a new connection, closed after the answer
     reads_usage: bool = False  # whole: token counts stand in the `usage` of a JSON body
     may_be_empty: bool = False  # whole: an answer without a body is one, too
