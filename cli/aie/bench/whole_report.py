@@ -45,8 +45,8 @@ def parts_table(rows: Sequence[Row], *, slo: Slo | None = None) -> Table | None:
     view = _empty("By part, in ms" + (" from when requests were due" if is_open else ""))
     view.add_column("at", justify="right", no_wrap=True)
     view.add_column("  part", no_wrap=True)
-    names = ["per s", *([] if slo is None else ["good"]), "ans-\nwered", "failed", "TTFT\nP50", "P99", "TPOT\nP50", "P99",
-             "E2E\nP50", "P99"]  # fmt: skip
+    names = ["per s", *([] if slo is None else ["good"]), "ans-\nwered", "failed", "TTFT\nP50", "P99", "TPOT\nP50",
+             "P99", "E2E\nP50", "P99"]  # fmt: skip
     for name in names:
         view.add_column(name, justify="right", no_wrap=True)
     for row in rows:
