@@ -4,16 +4,17 @@ Exit codes: 0 done · 1 the thing measured fell short · 2 wrong usage or input 
 130 interrupted.
 """
 
-import io
 import os
 import sys
+
+from aie.plain_characters import allow_plain_characters
 
 __all__ = ["main"]
 
 
 def main() -> None:
     """Run one command line. Our own errors are one sentence on standard error, never a traceback."""
-    _write_what_can_be_written()
+    allow_plain_characters()
     code = _run()
     try:
         if sys.stdout is not None:
@@ -25,13 +26,6 @@ def main() -> None:
         print(f"aie: standard output cannot be written: {error.strerror or error}", file=sys.stderr)
         code = 3
     sys.exit(code)
-
-
-def _write_what_can_be_written() -> None:
-    """In a locale without UTF-8 a character that it lacks becomes a question mark, and not an error."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="replace")
 
 
 def _run() -> int | str | None:

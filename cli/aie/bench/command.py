@@ -2,7 +2,6 @@
 
 import contextlib
 import shlex
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -168,7 +167,8 @@ def bench(
       aie bench compare A.json B.json            two files of --json: faster,
                                                  slower, or no difference shown
     """
-    from aie.bench.measure import run_test
+    from aie.bench.interrupts import interrupts_kept
+    from aie.bench.measure import nothing_measured, run_test
     from aie.bench.options import MIX, BenchOptions
     from aie.bench.outputs import Outputs
     from aie.bench.sources import Sources
@@ -193,11 +193,14 @@ def bench(
 
         outputs.write(run_engine(options), [])
         return
-    # `timeout` and service managers end a program with SIGTERM: as with Ctrl-C, no server of ours may stay behind.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.ExitStack() as stack:
-        target = _target(stack, options)
-        measured = run_test(target, options, sources)
+        stack.enter_context(interrupts_kept())
+        try:
+            target = _target(stack, options)
+        except KeyboardInterrupt:
+            measured = nothing_measured(options)
+        else:
+            measured = run_test(target, options, sources)
         # Before a server of ours is stopped: who is impatient and presses Ctrl-C again has the files already.
         outputs.write(measured.document, measured.requests)
     if measured.broken is not None:

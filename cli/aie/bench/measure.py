@@ -6,6 +6,7 @@ from typing import Any
 
 from aie.bench.fleet import Fleet
 from aie.bench.header import header
+from aie.bench.interrupts import report_first
 from aie.bench.options import BenchOptions
 from aie.bench.recorded import FORMAT
 from aie.bench.show import context
@@ -28,22 +29,37 @@ class Measured:
 
 def run_test(target: Target, options: BenchOptions, sources: Sources) -> Measured:
     """Runs, and prints tables on standard output."""
-    top = header(target.endpoint, options.seed)
+    try:
+        top = header(target.endpoint, options.seed)
+    except KeyboardInterrupt:
+        return nothing_measured(options, target)
     with Fleet(options.processes) as fleet:
         target.fleet = fleet
         report = run_streaming(target, options, sources)
-    head = {
+    head = _head(target.endpoint.url, _name(target, options), options) | {"header": top}
+    requests = report.requests if options.rows_path is not None else ()
+    return Measured(head | report.as_json(), requests, report.failed, fleet.death or report.unshown)
+
+
+def nothing_measured(options: BenchOptions, target: Target | None = None) -> Measured:
+    """Of a test that was interrupted before its first request."""
+    report_first()
+    url = options.url or "" if target is None else target.endpoint.url
+    head = _head(url, options.model or "" if target is None else _name(target, options), options)
+    told = {"complete": False, "levels": [], "knee": None, "notes": ["Interrupted before anything was sent."]}
+    return Measured(head | told, (), failed=False)
+
+
+def _head(url: str, model: str, options: BenchOptions) -> dict[str, object]:
+    return {
         "format": FORMAT,
-        "url": target.endpoint.url,
-        "model": _name(target, options),
+        "url": url,
+        "model": model,
         "endpoint": options.endpoint,
         "lengths": options.shape,
         "test": options.test,
         "context": context(),
-        "header": top,
     }
-    requests = report.requests if options.rows_path is not None else ()
-    return Measured(head | report.as_json(), requests, report.failed, fleet.death or report.unshown)
 
 
 def _name(target: Target, options: BenchOptions) -> str:

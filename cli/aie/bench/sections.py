@@ -65,7 +65,7 @@ def facts(document: Mapping[str, Any]) -> list[str]:
         told += header_lines(document["header"])
     if document.get("test"):
         told.append("Asked: " + ", ".join(f"{name} {value}" for name, value in document["test"].items() if value))
-    if not document["complete"]:
+    if not document["complete"] and document["levels"]:
         told.append("Interrupted: the last level is of a part of its requests.")
     if document.get("verdict"):
         told.append(document["verdict"])

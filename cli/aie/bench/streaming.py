@@ -8,6 +8,7 @@ from aie.bench.call_traffic import AnyTraffic, CallTraffic
 from aie.bench.curve import curve_lines
 from aie.bench.find_max import Search
 from aie.bench.fleet import GeneratorDiedError
+from aie.bench.interrupts import report_first
 from aie.bench.knee import knee
 from aie.bench.load import LevelResult, as_row
 from aie.bench.notes import notes
@@ -134,6 +135,7 @@ def run_streaming(target: Target, options: BenchOptions, sources: Sources) -> St
             )
 
     report.complete = until_interrupted(measure)
+    report_first()
     if target.energy.note is not None and not any(row.energy for row in report.rows):
         report.remarks.append(target.energy.note)
     report.unshown = shown(lambda: _print(report, target, options))
