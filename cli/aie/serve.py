@@ -255,6 +255,7 @@ def _tell(error: Exception) -> int:
 def _serve(settings: "ServeSettings", say: Callable[[str], None]) -> None:
     from aie.predictors import describe
     from aie.service import build_service
+    from aie_engine import freeze_what_lives
     from aie_reliability import Drain
 
     started_s = time.monotonic()
@@ -273,6 +274,7 @@ def _serve(settings: "ServeSettings", say: Callable[[str], None]) -> None:
             say(describe(predictor))
         if service.server.grpc_port is not None:
             say(f"gRPC on port {service.server.grpc_port}")
+        freeze_what_lives()
         say(f"Ready after {time.monotonic() - started_s:.1f} s on {service.server.url} (Ctrl-C to stop)")
         drain.wait()
         say(

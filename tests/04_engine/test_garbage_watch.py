@@ -2,6 +2,7 @@
 
 import gc
 
+from aie_engine.garbage import freeze_what_lives
 from aie_engine.garbage_watch import GarbageWatch, watch_garbage
 
 
@@ -26,3 +27,11 @@ def test_the_process_has_one_watch_and_it_sees_collections():
     gc.collect()
     assert watch.runs > runs and watch.pause_s > pause_s
     assert watch.frozen == gc.get_freeze_count()
+
+
+def test_what_is_frozen_is_not_walked_over():
+    try:
+        freeze_what_lives()
+        assert watch_garbage().frozen > 1000 and len(gc.get_objects()) < 1000
+    finally:
+        gc.unfreeze()

@@ -52,7 +52,7 @@ from aie_engine.errors import (
     UnsupportedOpError,
     WorkerUnavailableError,
 )
-from aie_engine.garbage import collect_closed_engines
+from aie_engine.garbage import collect_closed_engines, freeze_what_lives
 from aie_engine.garbage_watch import watch_garbage
 from aie_engine.golden import Golden, check_engine, read_golden
 from aie_engine.local import LocalEngine
@@ -147,6 +147,7 @@ __all__ = [
     "collect_closed_engines",
     "demo_model",
     "embed_texts",
+    "freeze_what_lives",
     "load_text_model",
     "memory_need",
     "predict_ids",

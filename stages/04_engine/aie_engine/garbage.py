@@ -11,7 +11,14 @@ import gc
 import sys
 from functools import lru_cache
 
-__all__ = ["collect_closed_engines"]
+__all__ = ["collect_closed_engines", "freeze_what_lives"]
+
+
+def freeze_what_lives() -> None:
+    """What a server has loaded when it begins to serve lives as long as it does: no later collection, during which
+    every thread stands still, need walk over it."""
+    gc.collect()
+    gc.freeze()
 
 
 def collect_closed_engines() -> None:
