@@ -9,7 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from aie.app import app
+from aie.assemble import DEFAULT_MODEL
 from aie.bench.call_traffic import CallTraffic
+from aie.bench.command import models_to_serve
 from aie.bench.curve import curve
 from aie.bench.generator import Endpoint, Outcome
 from aie.bench.knee import knee
@@ -19,6 +21,7 @@ from aie.bench.notes import notes
 from aie.bench.options import BenchOptions
 from aie.bench.repeats import Repeated, figures_of
 from aie.bench.report import summarize
+from aie.bench.server_side import ServerWindow
 from aie.bench.slo import parse_slo
 from aie.bench.sources import Sources
 from aie.bench.target import Target
@@ -197,6 +200,22 @@ def test_names_and_models() -> None:
     assert [part.label for part in named(parts, "big")] == ["chat:big", "embeddings:small"]
     assert models_of(parts, "default") == ["default", "small"]
     assert models_of(parse_mix("chat:a=1,completions:a=1,http=1"), "default") == ["a"]
+
+
+def test_a_server_of_the_tests_own_has_all_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aie.assemble.find_model", lambda name: name)
+    monkeypatch.setattr("aie_loader.is_predictor", lambda name: name == "small")
+    options = BenchOptions(endpoint="mix", mix="chat=1,completions:big=1,embeddings:small=1,http=1")
+    assert models_to_serve(options) == [DEFAULT_MODEL, "big", "small"]
+    for wrong in ("chat:small=1,http=1", "embeddings:big=1,http=1"):
+        with pytest.raises(InvalidInputError, match="has no"):
+            models_to_serve(BenchOptions(endpoint="mix", mix=wrong))
+
+
+def test_the_energy_of_gpus_is_of_the_whole_mix() -> None:
+    told = {"a": ServerWindow("Triton"), "b": ServerWindow("Triton", gpu_energy_j=10.0)}
+    row = summarize(LevelResult(1, [Outcome(end_s=1.0), Outcome(end_s=1.0)], 2.0, servers=told))
+    assert row.energy is not None and (row.energy.watts, row.energy.j_per_request) == (5.0, 5.0)
 
 
 @pytest.mark.parametrize(

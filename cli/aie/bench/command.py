@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from aie.bench.options import BenchOptions
     from aie.bench.target import Target
 
-__all__ = ["bench", "register"]
+__all__ = ["bench", "models_to_serve", "register"]
 
 
 def bench(
@@ -221,7 +221,7 @@ def _target(stack: contextlib.ExitStack, options: "BenchOptions") -> "Target":
         if options.endpoint == "http":
             target.model = ""
     else:
-        models = _models_to_serve(options)
+        models = models_to_serve(options)
         url, pid = stack.enter_context(own_server([*models, *shlex.split(options.serve_args)]))
         target = reach(url, None, options.api_key, pid)
     if options.metrics_url is not None:
@@ -229,7 +229,7 @@ def _target(stack: contextlib.ExitStack, options: "BenchOptions") -> "Target":
     return target
 
 
-def _models_to_serve(options: "BenchOptions") -> list[str]:
+def models_to_serve(options: "BenchOptions") -> list[str]:
     """Those of the test, each looked at here: what is pulled shows its progress. Raises `InvalidInputError` for one
     that has not the endpoint."""
     from aie.assemble import DEFAULT_MODEL, find_model

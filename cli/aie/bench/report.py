@@ -199,7 +199,8 @@ def summarize(result: LevelResult, slo: Slo | None = None) -> Row:
 def _spent(result: LevelResult, requests: int, tokens: int) -> Spent | None:
     """What this machine tells, and of GPUs what the server tells where the machine does not."""
     energy = result.energy
-    of_server = None if result.server is None else result.server.gpu_energy_j
+    windows = [*([] if result.server is None else [result.server]), *result.servers.values()]
+    of_server = next((window.gpu_energy_j for window in windows if window.gpu_energy_j is not None), None)
     if of_server is not None and (energy is None or "GPU" not in energy.joules):
         known = {} if energy is None else energy.joules
         seconds = result.wall_s if energy is None else energy.seconds
