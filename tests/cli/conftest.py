@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -37,10 +38,11 @@ class Scripted:
     END: ClassVar[bytes] = b"data: [DONE]\n\n"
 
     def __init__(
-        self, answer: Callable[[Asked, asyncio.StreamWriter], Awaitable[None]], *, keeps: bool = False
-    ) -> None:
+        self, answer: Callable[[Asked, asyncio.StreamWriter], Awaitable[None]], *, keeps: bool = False,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:  # fmt: skip
         self.num_connections = 0
-        self._answer, self._keeps = answer, keeps
+        self._answer, self._keeps, self._tls = answer, keeps, tls
 
     @staticmethod
     def event(payload: object) -> bytes:
@@ -56,8 +58,9 @@ class Scripted:
         return cls.event({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": output}})
 
     async def __aenter__(self) -> "Scripted":
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=1000)
-        self.endpoint = Endpoint("127.0.0.1", self._server.sockets[0].getsockname()[1], "", False)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=1000, ssl=self._tls)
+        port = self._server.sockets[0].getsockname()[1]
+        self.endpoint = Endpoint("127.0.0.1", port, "", self._tls is not None)
         return self
 
     async def __aexit__(
