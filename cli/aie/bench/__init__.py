@@ -13,7 +13,7 @@ stopping early  saturation (whether a server falls behind) → early_stop (or a 
 other traffic   questions (to models that answer at once), plain_http, mix (parts and shares) → call_traffic (all of
                 them as calls) → traffic (made of the options); whole_report: the tables of both
 meanwhile       running (values) → dashboard (drawn) → progress (on a terminal or elsewhere)
-afterwards      curve and knee, header (where and by what), sections → pages (Markdown, HTML) with svg → outputs (the files)
+afterwards      curve and knee, header (where and by what), sections → pages (Markdown, HTML) with svg → outputs (files)
 two of them     recorded (a report read back) → compare, compare_search → compare_command
 
 notes has the lines below the tables. Then options (checked as a whole; endpoint_checks), target (the server under test,

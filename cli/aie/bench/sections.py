@@ -65,8 +65,9 @@ def facts(document: Mapping[str, Any]) -> list[str]:
         told += header_lines(document["header"])
     if document.get("test"):
         told.append("Asked: " + ", ".join(f"{name} {value}" for name, value in document["test"].items() if value))
-    if not document["complete"] and document["levels"]:
-        told.append("Interrupted: the last level is of a part of its requests.")
+    if not document["complete"]:
+        part = "the last level is of a part of its requests" if document["levels"] else "before any answer"
+        told.append(f"Interrupted: {part}.")
     if document.get("verdict"):
         told.append(document["verdict"])
     told += document.get("notes", ())
