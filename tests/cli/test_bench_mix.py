@@ -216,6 +216,8 @@ def test_the_energy_of_gpus_is_of_the_whole_mix() -> None:
     told = {"a": ServerWindow("Triton"), "b": ServerWindow("Triton", gpu_energy_j=10.0)}
     row = summarize(LevelResult(1, [Outcome(end_s=1.0), Outcome(end_s=1.0)], 2.0, servers=told))
     assert row.energy is not None and (row.energy.watts, row.energy.j_per_request) == (5.0, 5.0)
+    still = {"b": ServerWindow("Triton", gpu_energy_j=0.0)}
+    assert summarize(LevelResult(1, [Outcome(end_s=1.0)], 2.0, servers=still)).energy is None
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,8 @@ def _spent(result: LevelResult, requests: int, tokens: int) -> Spent | None:
         known = {} if energy is None else energy.joules
         seconds = result.wall_s if energy is None else energy.seconds
         energy = Energy({**known, "GPU (as the server tells)": of_server}, seconds)
-    return None if energy is None else Spent.of(energy, requests, tokens)
+    # A counter that stands still, as in many virtual machines, tells nothing.
+    return None if energy is None or energy.total_j <= 0.0 else Spent.of(energy, requests, tokens)
 
 
 def _parts(result: LevelResult, slo: Slo | None) -> dict[str, Row]:
