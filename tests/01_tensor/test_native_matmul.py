@@ -251,6 +251,17 @@ def test_every_digit_of_int8_weights_is_multiplied_exactly(bench):
     np.testing.assert_array_equal(int8_linear(bench, x, [matrix]), x @ matrix.dequantize().T)
 
 
+@pytest.mark.parametrize(("dtype", "halves"), [(DType.Q4_0, 1), (DType.Q4_1, 2)])
+def test_the_largest_digits_of_a_whole_block_fit_into_16_bits(bench, dtype, halves):
+    blocks = np.full((16, 2 * halves + 16), 0xFF, np.uint8)
+    blocks[:, :2] = np.full(16, 1, np.float16).view(np.uint8).reshape(16, 2)
+    if halves == 2:
+        blocks[:, 2:4] = np.full(16, 2, np.float16).view(np.uint8).reshape(16, 2)
+    matrix = Matrix(dtype, (16, 32), blocks.reshape(-1))
+    x = np.full((5, 32), 127, np.float32) * np.array([[1], [-1], [1], [-1], [1]], np.float32)
+    np.testing.assert_array_equal(int8_linear(bench, x, [matrix]), x @ matrix.dequantize().T)
+
+
 def test_nan_reaches_the_output_of_int8_products(bench):
     x = np.ones((3, 64), np.float32)
     x[0, 5], x[1, 6] = np.nan, np.inf

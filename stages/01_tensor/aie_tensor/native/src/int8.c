@@ -12,10 +12,14 @@
  * Within a block everything is exact, and the blocks are added in rising order: batching changes nothing here either. */
 #include "matmul.h"
 
+#if VW == 8 && !defined(__AVXVNNI__) && !(defined(__AVX512VNNI__) && defined(__AVX512VL__))
+#include "int8_pairs.h"
+#else
+
 #if VW == 16
 #define DOT_ROWS 6 /* 6 rows x 2 panels, sums of integers and of floats: 24 of the 32 registers */
 #define DOT_PANELS 2
-#elif defined(__ARM_NEON)
+#elif VW == 8 || defined(__ARM_NEON)
 #define DOT_ROWS 2
 #define DOT_PANELS 1
 #else
@@ -28,29 +32,22 @@
 ALWAYS_INLINE vi dot4(vi sum, vi bytes, int32_t x) {
 #if VW == 16 && defined(__AVX512VNNI__)
     return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)bytes, _mm512_set1_epi32(x));
-#elif VW == 8 && defined(__AVX512VNNI__) && defined(__AVX512VL__)
-    return (vi)_mm256_dpbusd_epi32((__m256i)sum, (__m256i)bytes, _mm256_set1_epi32(x));
 #elif VW == 8 && defined(__AVXVNNI__)
     return (vi)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)bytes, _mm256_set1_epi32(x));
-#else
+#elif VW == 8
+    return (vi)_mm256_dpbusd_epi32((__m256i)sum, (__m256i)bytes, _mm256_set1_epi32(x));
+#elif VW == 16 /* pairs of 16-bit products: pmaddubsw would saturate */
     int32_t even = (int32_t)(((uint32_t)(int8_t)x & 0xffff) | (uint32_t)(int8_t)(x >> 16) << 16);
     int32_t odd = (int32_t)(((uint32_t)(int8_t)(x >> 8) & 0xffff) | (uint32_t)(int8_t)(x >> 24) << 16);
-#if VW == 16 /* pairs of 16-bit products: pmaddubsw would saturate */
     sum += (vi)_mm512_madd_epi16((__m512i)(bytes & 0x00ff00ff), _mm512_set1_epi32(even));
     return sum + (vi)_mm512_madd_epi16((__m512i)(bytes >> 8 & 0x00ff00ff), _mm512_set1_epi32(odd));
-#elif VW == 8
-    sum += (vi)_mm256_madd_epi16((__m256i)(bytes & 0x00ff00ff), _mm256_set1_epi32(even));
-    return sum + (vi)_mm256_madd_epi16((__m256i)(bytes >> 8 & 0x00ff00ff), _mm256_set1_epi32(odd));
 #else
-    (void)even, (void)odd;
     return sum + (bytes & 255) * (int8_t)x + (bytes >> 8 & 255) * (int8_t)(x >> 8) + (bytes >> 16 & 255) * (int8_t)(x >> 16) +
            (bytes >> 24 & 255) * (int8_t)(x >> 24);
-#endif
 #endif
 }
 
 typedef int32_t vi_unaligned __attribute__((vector_size(4 * VW), aligned(1), may_alias));
-typedef int8_t bytes_of_vi __attribute__((vector_size(VW)));
 
 ALWAYS_INLINE int32_t four_bytes(const int8_t *q) {
     int32_t four;
@@ -97,6 +94,8 @@ ALWAYS_INLINE void dot_tile(const int format, const int rows, const int np, cons
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < vecs; v++) vf_store(y + r * ldy + v * VW, acc[r][v]);
 }
 
+#endif
+
 #define FORMATS_OF(R, P)                                                                                              \
     switch (format) {                                                                                                 \
     case FORMAT_DOT_Q8_0: dot_tile(FORMAT_DOT_Q8_0, R, P, data, ahead, x, ldx, num_blocks, y, ldy); break;            \
@@ -115,8 +114,11 @@ static void dot_rows(int format, int rows, int num_panels, const uint8_t *const 
 #if DOT_ROWS >= 2
         HEIGHT(2)
 #endif
+#if DOT_ROWS >= 4
+        HEIGHT(3) HEIGHT(4)
+#endif
 #if DOT_ROWS >= 6
-        HEIGHT(3) HEIGHT(4) HEIGHT(5) HEIGHT(6)
+        HEIGHT(5) HEIGHT(6)
 #endif
     }
 }
@@ -136,6 +138,8 @@ void dot_gemm(const Op *op, const PanelRef panels[], int num_panels, const Quant
         row += rows;
     }
 }
+
+typedef int8_t bytes_of_vi __attribute__((vector_size(VW)));
 
 void quantize_row(const float *x, int k, QuantizedBlock *out) {
     const vf shift = vf_set(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer kept in the low bits */
