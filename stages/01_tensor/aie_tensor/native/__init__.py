@@ -9,9 +9,10 @@
     appending.py, row_operators.py, attention_operators.py, dense_operators.py: what PlanBuilder can append
     plan.py      PlanBuilder, Plan: a model's operators as one native call
     src/         the C sources, best read in this order:
-                 simd.h, vector_math.h, formats.h, pack.c, micro.h, micro.c, matmul.h, gemv.c, gemm.c, int8_pairs.h, int8.c,
-                 matmul.c, sums.h, rows.c, elementwise.c, rotary.c, kv.h, kv.c, kv_tiles.c, attention.h, attention.c,
-                 causal.c, encoder.c, dense.h, conv.c, windows.c, walks.c, nms.c, pool.h, pool.c, plan.h, plan.c, roofline.c
+                 simd.h, vector_math.h, formats.h, pack.c, micro.h, micro.c, matmul.h, gemv.c, gemm.c, int8_pairs.h,
+                 int8.c, matmul.c, sums.h, rows.c, elementwise.c, rotary.c, kv.h, kv.c, kv_tiles.c, attention.h,
+                 attention.c, causal.c, encoder.c, dense.h, conv.c, windows.c, walks.c, nms.c, pool.h, pool.c, plan.h,
+                 plan.c, roofline.c
 
 Activations are float32, unless a matrix was packed for int8 ones; weights keep the bits of their file. A token's result
 has the same bits whatever else is in its batch, however its prompt was cut into chunks, and however many threads work:
