@@ -27,10 +27,12 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """A record may carry `fields`, by name; a field that has the name of one of ours gets an underscore behind it."""
+    """A record may carry `fields`, by name, or what gives them; a field that has the name of one of ours gets an
+    underscore behind it."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = dict(getattr(record, "fields", {}))
+        found = getattr(record, "fields", {})
+        fields = dict(found() if callable(found) else found)
         if record.exc_info and record.exc_info[0] is not None:
             fields["exception"] = self.formatException(record.exc_info)
         return json_line(record.created, record.levelname, record.name, record.getMessage(), fields)

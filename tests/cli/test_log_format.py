@@ -55,6 +55,10 @@ def test_a_line() -> None:
     }  # fmt: skip
 
 
+def test_fields_may_be_made_when_they_are_written() -> None:
+    assert read(JsonFormatter().format(record_of("m", fields=lambda: {"status": 7})))["status"] == 7
+
+
 def test_an_exception_is_a_field_and_the_line_one_line() -> None:
     try:
         raise ValueError("bad\nthing")

@@ -191,6 +191,10 @@ def test_keys(client: Any) -> None:
     )  # fmt: skip
     key = (("authorization", "Bearer secret"), ("x-request-id", "mine"), ("some-bin", b"\xff"))
     assert one.ask("ModelInfer", INFER, metadata=key)["id"] == "7"
+    answered, refused = one.begin("ModelInfer", INFER, metadata=key), one.begin("ModelInfer", INFER)
+    answered.result()
+    assert ("x-request-id", "mine") in answered.trailing_metadata()
+    assert failure(refused)[0] == "UNAUTHENTICATED" and dict(refused.trailing_metadata())["x-request-id"]
 
 
 @pytest.mark.parametrize(
