@@ -148,5 +148,7 @@ def test_metrics_elsewhere(threaded: Any, tmp_path: Path) -> None:
     assert (level["server"]["server"], level["mean_batch"]) == ("Triton", 4.0)
     assert "GPU 1.9 GiB used" in run.output and level["energy"]["joules"]["GPU (as the server tells)"] >= 1
     assert level["energy"]["j_per_request"] * 6 >= 1 and level["energy"]["j_per_token"] is None
+    none = bench(server, "--metrics-url", "ftp://x")
+    assert isinstance(none.exception, InvalidInputError) and "--metrics-url is 'ftp://x'" in str(none.exception)
     wrong = bench(server, "--metrics-url", "http://127.0.0.1:9")
     assert isinstance(wrong.exception, EnvironmentLacksError) and "Look at --metrics-url" in str(wrong.exception)

@@ -15,7 +15,7 @@ from aie.bench.workload import Cancel
 
 __all__ = ["MOST", "AnyTraffic", "CallTraffic", "Source"]
 
-MOST = 200_000  # requests per level: what is kept of each is small, but not nothing
+MOST = 200_000  # requests of a level that the clock ends: what is kept of each is small, but not nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class CallTraffic:
         """With neither a number of requests nor a duration the clock decides, which suits small and large models."""
         if requests is None and duration_s is None:
             duration_s = self.default_s
-        count = min(requests or MOST, MOST)
+        count = requests or MOST
         by_clock = requests is None
         return [Level(self.requests(count, number), number, duration_s, by_clock=by_clock) for number in clients]
 

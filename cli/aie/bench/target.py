@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -42,7 +43,14 @@ class Target:
     def look_at(self, metrics_url: str) -> None:
         """Its metrics are elsewhere. Raises `InvalidInputError` for what is no URL, `EnvironmentLacksError` where no
         metrics are: who names the place wants to see them."""
-        self.metrics = Endpoint.parse(metrics_url.rstrip("/").removesuffix("/metrics"), self.endpoint.api_key)
+        try:
+            place = Endpoint.parse(metrics_url.rstrip("/").removesuffix("/metrics"))
+        except InvalidInputError:
+            raise InvalidInputError(
+                f"--metrics-url is {metrics_url!r}; give something like http://127.0.0.1:8002.", param="metrics-url"
+            ) from None
+        # The key is nobody else's business.
+        self.metrics = replace(place, api_key=self.endpoint.api_key) if place.host == self.endpoint.host else place
         try:
             status = asyncio.run(get_text(self.metrics, "/metrics"))[0]
         except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError) as error:
