@@ -194,6 +194,19 @@ def test_limits_on_tokens_say_nothing_of_answers_in_one_piece() -> None:
     assert slo.broken_by([stream, failed]) == ["e2e<2000ms: no answer"]
 
 
+def test_a_limit_of_one_part() -> None:
+    slo = parse_slo("ttft_p99<1s@chat, e2e<20ms@embeddings:small")
+    assert str(slo) == "ttft_p99<1000ms@chat,e2e<20ms@embeddings:small"
+    fast = Outcome(sent_s=0.0, end_s=0.01, status=200, is_stream=False, part="embeddings:small")
+    slow = Outcome(sent_s=0.0, end_s=0.03, status=200, is_stream=False, part="embeddings:small")
+    chat = Outcome(0.0, 0.5, 5.0, 5.0, 5, 2, 200, part="chat:big")
+    other = Outcome(sent_s=0.0, end_s=9.0, status=200, is_stream=False, part="http")
+    assert [slo.is_met_by(one) for one in (fast, slow, chat, other)] == [True, False, True, True]
+    assert slo.measured([fast, chat, other]) == [0.5, 0.01] and slo.broken_by([fast, chat, other]) == []
+    assert slo.broken_by([slow, chat]) == ["e2e<20ms@embeddings:small: 30 ms"]
+    assert not slo.limits[1].is_broken_already_by(chat, 9.0) and slo.limits[1].is_broken_already_by(fast, 9.0)
+
+
 def test_names_and_models() -> None:
     parts = parse_mix(" chat=3 , embeddings:small=1")
     assert parts == (Part("chat", None, 0.75), Part("embeddings", "small", 0.25))
@@ -241,6 +254,10 @@ def test_mixes_that_are_none(text: str) -> None:
         ({"mix": "chat=1,predict=1"}, "the model of predict"),
         ({"mix": "chat=1,embeddings:e=1", "path": "/x"}, "--path is for plain HTTP"),
         ({"mix": "http=1,embeddings:e=1", "slo": "ttft<1s"}, "end-to-end"),
+        ({"slo": "e2e<1s@embeddings"}, "a part that --mix has not: it has chat:a, http"),
+        ({"slo": "ttft<1s@http"}, "http answers in one piece"),
+        ({"slo": "ttft<1s@"}, "--slo has"),
+        ({"mix": None, "endpoint": "chat", "slo": "e2e<1s@chat"}, "give --mix, or leave @chat out"),
         ({"mix": None}, "needs its parts"),
     ],
 )

@@ -100,7 +100,7 @@ def bench(
         str | None,
         typer.Option(
             help="What is promised: ttft<500ms,tpot<50ms of each request; ttft_p99<500ms of a run; of answers in one "
-            "piece e2e_p99<50ms."
+            "piece e2e_p99<50ms; of a part of a mix …<50ms@embeddings."
         ),
     ] = None,
     find_max: Annotated[

@@ -6,13 +6,13 @@ Each function raises `InvalidInputError` that names the option and what to do.
 from typing import TYPE_CHECKING
 
 from aie.bench.lengths_file import PREFIX
-from aie.bench.mix import NEED_A_MODEL
+from aie.bench.mix import GENERATES, NEED_A_MODEL
 from aie_engine import InvalidInputError
 
 if TYPE_CHECKING:
     from aie.bench.options import BenchOptions
 
-__all__ = ["check_at_once", "check_http", "check_mix"]
+__all__ = ["check_at_once", "check_http", "check_mix", "check_parts_of_slo"]
 
 
 def check_mix(options: "BenchOptions") -> None:
@@ -63,6 +63,24 @@ def check_http(options: "BenchOptions") -> None:
     for flag, value in taken.items():
         if value:
             raise InvalidInputError(f"{flag} is for models; plain HTTP sends --path and --body as they are.")
+
+
+def check_parts_of_slo(options: "BenchOptions") -> None:
+    """`--slo …@PART` names parts of a mix, and asks of each what it has."""
+    for limit in () if options.promise is None else options.promise.limits:
+        meant = [part for part in options.parts if limit.is_of(part.label)]
+        if limit.part is not None and not meant:
+            known = ", ".join(part.label for part in options.parts)
+            raise InvalidInputError(
+                f"--slo {limit} is of a part that --mix has not: it has {known}."
+                if known
+                else f"--slo {limit} is of a part of a mix; give --mix, or leave @{limit.part} out.",
+                param="slo",
+            )
+        if limit.part is not None and limit.metric != "e2e" and not any(part.endpoint in GENERATES for part in meant):
+            raise InvalidInputError(
+                f"--slo {limit} is about tokens, and {limit.part} answers in one piece; limit its e2e.", param="slo"
+            )
 
 
 def check_at_once(options: "BenchOptions") -> None:

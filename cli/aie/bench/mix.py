@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 
 from aie_engine import InvalidInputError
 
-__all__ = ["MIXABLE", "NEED_A_MODEL", "Part", "models_of", "named", "parse_mix"]
+__all__ = ["GENERATES", "MIXABLE", "NEED_A_MODEL", "Part", "models_of", "named", "parse_mix"]
 
-MIXABLE = ("completions", "chat", "embeddings", "infer", "predict", "http")
+GENERATES = ("completions", "chat")
+MIXABLE = (*GENERATES, "embeddings", "infer", "predict", "http")
 NEED_A_MODEL = ("embeddings", "infer", "predict")  # a server's first model may be of another kind
 _EXAMPLE = "chat:smollm2-135m=0.7,embeddings:minilm-l6=0.3"
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aie.bench.arrivals import ArrivalKind, Arrivals, Rate, parse_rates
-from aie.bench.endpoint_checks import check_at_once, check_http, check_mix
+from aie.bench.endpoint_checks import check_at_once, check_http, check_mix, check_parts_of_slo
 from aie.bench.lengths_file import PREFIX
-from aie.bench.mix import Part, parse_mix
+from aie.bench.mix import GENERATES, Part, parse_mix
 from aie.bench.plain_http import PlainHttp
 from aie.bench.progress import Ui, choose_ui
 from aie.bench.slo import Slo, parse_slo
@@ -17,7 +17,7 @@ from aie_engine import InvalidInputError
 __all__ = ["ENDPOINTS", "GENERATE", "MIX", "SENTENCE", "BenchOptions"]
 
 ENDPOINTS = ("completions", "chat", "embeddings", "infer", "predict", "http")
-GENERATE = ("completions", "chat")
+GENERATE = GENERATES
 MIX = "mix"  # in the place of an endpoint
 SENTENCE = (3, 176)  # tokens; lognormal: around 23, with a mean of 30
 _PROMPT = (64, 192)  # tokens, to models that generate
@@ -249,6 +249,7 @@ class BenchOptions:
         if self.find_max and self.repeat > 1:
             raise InvalidInputError("--find-max runs every rate once; leave --repeat out.", param="repeat")
         check_http(self)
+        check_parts_of_slo(self)
         if not self.generates:
             check_at_once(self)
 

@@ -2,7 +2,8 @@
 
 A limit without a percentile is one that every single request must keep: those that keep all of them make up goodput.
 A limit with a percentile is a verdict on the run; `aie bench --find-max` looks for the highest rate that passes it.
-Limits on tokens say nothing of answers that come in one piece, as some of a mix do: those are looked at end to end.
+Limits on tokens say nothing of answers that come in one piece, as some of a mix do: those are looked at end to end. Of
+a mix a limit may be that of one part: `e2e_p99<50ms@embeddings`, or with its model, `@embeddings:minilm-l6`.
 """
 
 import re
@@ -24,19 +25,24 @@ _EXAMPLE = "ttft_p99<500ms,tpot_p99<50ms"
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One metric, one bound. share: 0.99 for P99; None: every request by itself."""
+    """One metric, one bound. share: 0.99 for P99; None: every request by itself. part: of a mix; None: of all."""
 
     metric: str
     share: float | None
     limit_s: float
+    part: str | None = None
 
     def __str__(self) -> str:
         of = "" if self.share is None else f"_p{self.share * 100:g}"
-        return f"{self.metric}{of}<{self.limit_s * 1e3:g}ms"
+        return f"{self.metric}{of}<{self.limit_s * 1e3:g}ms{'' if self.part is None else f'@{self.part}'}"
+
+    def is_of(self, label: str) -> bool:
+        """Whether it is a limit of the part of this label."""
+        return self.part is None or label == self.part or label.startswith(f"{self.part}:")
 
     def is_about(self, outcome: Outcome) -> bool:
-        """False for a limit on tokens where the answer comes in one piece."""
-        return outcome.is_stream or self.metric == "e2e"
+        """False for a limit on tokens where the answer comes in one piece, and for one of another part."""
+        return (outcome.is_stream or self.metric == "e2e") and self.is_of(outcome.part)
 
     def is_broken_by(self, outcome: Outcome) -> bool:
         """Whether one request that has ended is beyond the bound, percentile or not. One that was not answered is; one
@@ -50,8 +56,10 @@ class Limit:
 
     def is_broken_already_by(self, outcome: Outcome, now_s: float) -> bool:
         """The same of one that is still open: what it has waited so far can only become more."""
+        if not self.is_about(outcome):
+            return False
         waited_s = now_s - (outcome.sent_s if outcome.due_s is None else outcome.due_s)
-        if self.metric == "ttft" and outcome.is_stream:
+        if self.metric == "ttft":
             known = outcome.ttft_from_schedule_s
             return (waited_s if known is None else known) >= self.limit_s
         return self.metric == "e2e" and waited_s >= self.limit_s
@@ -103,7 +111,8 @@ def parse_slo(text: str) -> Slo:
     """Raises `InvalidInputError`."""
     limits = []
     for part in text.replace(" ", "").split(","):
-        found = _LIMIT.fullmatch(part.lower())
+        bound, at, of = part.partition("@")
+        found = None if at and not of else _LIMIT.fullmatch(bound.lower())
         if found is None:
             raise InvalidInputError(
                 f"--slo has {part!r}; write metric, perhaps percentile, and limit, as in {_EXAMPLE}. "
@@ -114,7 +123,7 @@ def parse_slo(text: str) -> Slo:
         limit_s = float(number) * (1e-3 if unit == "ms" else 1.0)
         if limit_s <= 0 or (share is not None and not 0 < float(share) < 100):
             raise InvalidInputError(f"--slo has {part!r}; limit and percentile must be above 0.", param="slo")
-        limits.append(Limit(metric, None if share is None else float(share) / 100, limit_s))
+        limits.append(Limit(metric, None if share is None else float(share) / 100, limit_s, of or None))
     return Slo(tuple(limits))
 
 
