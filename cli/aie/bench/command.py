@@ -54,7 +54,8 @@ def bench(
         int | None, typer.Option(help="With --rate: most requests under way; the wait counts in the latencies.")
     ] = None,
     requests: Annotated[
-        int | None, typer.Option(help="Requests per level. [4 × the level, at least 8; at once: as many as 5 s hold]")
+        int | None,
+        typer.Option(help="Requests per level. [4 × the level, at least 8; at once: as many as 5 s hold; a mix: 10 s]"),
     ] = None,
     duration: Annotated[
         float | None, typer.Option(help="Seconds per level after which no new request is sent. [--rate: 30]")
