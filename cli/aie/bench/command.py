@@ -55,7 +55,9 @@ def bench(
     ] = None,
     requests: Annotated[
         int | None,
-        typer.Option(help="Requests per level. [4 × the level, at least 8; at once: as many as 5 s hold; a mix: 10 s]"),
+        typer.Option(
+            help="Requests per level. [4 × the level, at least 8; at once: as many as 5 s hold; of a mix 10 s]"
+        ),
     ] = None,
     duration: Annotated[
         float | None, typer.Option(help="Seconds per level after which no new request is sent. [--rate: 30]")
