@@ -178,6 +178,15 @@ def test_utilisation_of_which_nothing_can_be_said():
     assert "only 0.1 requests" in judge_utilisation(load(in_flight=0.1, mean_batch=1.0), "aie").text
 
 
+def test_what_the_counters_do_not_explain_may_be_due_to_others():
+    figures = {"mean_batch": 2.0, "running_max": 3.0, "waiting_mean": 0.1}
+    assert judge_utilisation(load(**figures), "aie").level == "bad"
+    crowded = judge_utilisation(load(**figures, neighbours=CROWDED), "aie")
+    assert crowded.level == "note" and "other programs used 1.3" in crowded.text
+    named = judge_utilisation(load(**ONE_AT_ONCE, neighbours=CROWDED), "aie")
+    assert named.level == "bad" and "--max-batch-size" in named.change
+
+
 def test_the_engines_own_word_goes_before_what_is_guessed():
     told = load(mean_batch=2.0, running_max=2.0, waiting_mean=6.0, kv_usage_max=0.99, held={"batch_full": 8})
     assert reason_of(told) == "batch" and reason_of(replace(told, held={})) == "kv"

@@ -25,6 +25,7 @@ _STREAMS = 4
 _PER_ROUND = 8  # requests
 _TIME_FOR_MORE = 24  # answers, which three prompts need alone, again and among others one after another
 _GRACE_S = 1.5  # beyond its time, for the three requests that a first one is compared with
+_LONG_S = 0.8  # that a long prompt may take alone
 _PAUSE_S = 0.15  # between long prompts
 _ANSWER_S = 0.5  # that an answer ought to take alone
 
@@ -42,13 +43,16 @@ class Generating:
     max_length: int | None = None  # tokens of prompt and answer
     quick: bool = False
     answer_tokens: int = 16  # of a usual answer; set by the first requests' pace
+    ttft_s: float = 0.0  # of a usual prompt
     tokenizer_factor: float = 1.0  # tokens by the server's count to those aimed at; set by the first request
 
     @property
     def _long(self) -> int:
-        """Tokens of a long prompt, as they are aimed at; the tokenizer may make more of the words."""
+        """Tokens of a long prompt, as they are aimed at; the tokenizer may make more of the words. Not so many that only
+        a few could be computed in the time there is."""
         room = (self.max_length or 4096) / 4 / self.tokenizer_factor
-        return max(16, min(256, int(room)))
+        patience = FIRST_TOKENS * _LONG_S / max(self.ttft_s, 1e-3)
+        return max(16, int(min(256, room, max(64, patience))))
 
     async def first(self, until_s: float) -> list[FirstRequests]:
         """The request with which it was asked how it can be asked, which of a new server is the first; and, of one that
@@ -87,6 +91,8 @@ class Generating:
         return await self.asker.write(text_of(tokens, number), FIRST_ANSWER, until_s=until_s)
 
     def _set_pace(self, answer: Answer) -> None:
+        if answer.first_s is not None:
+            self.ttft_s = answer.first_s - answer.sent_s
         if answer.gaps_s and answer.num_tokens > 1 and answer.first_s is not None and answer.last_s is not None:
             tpot_s = (answer.last_s - answer.first_s) / (answer.num_tokens - 1)
             self.answer_tokens = max(4, min(32, int(_ANSWER_S / max(tpot_s, 1e-4))))

@@ -138,7 +138,7 @@ class Predicting:
             steady_s=[one.took_s for one in steady if one.error is None],
             mixed_s=[one.took_s for one in mixed if one.error is None],
             streams=_STREAMS,
-            prompt_tokens=_LONG,
+            prompt_tokens=_LONG if self.inputs.is_text else 0,
             wall_s=time.perf_counter() - now,
             neighbours=watch.window.neighbours,
             of="answers",

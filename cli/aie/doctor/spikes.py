@@ -23,10 +23,12 @@ _OF_SPIKES = 0.2  # of the time lost in spikes, from which pauses of the collect
 def judge_spikes(seen: Spikes, server: str) -> Finding:
     """Two runs tell causes apart: one in which nothing arrived, one in which long prompts did. What is there in the
     first is not the prompts' doing."""
-    share = next((share for share in _SHARES if len(seen.steady_s) >= min_samples(share)), None)
+    compared = seen.mixed_s if seen.mixed_s and seen.of != "gaps" else seen.steady_s
+    fewest = min(len(seen.steady_s), len(compared))
+    share = next((share for share in _SHARES if fewest >= min_samples(share)), None)
     if share is None:
         return Finding(
-            WHAT, "note", f"only {len(seen.steady_s)} {seen.of} were seen in the time there was; a tail needs "
+            WHAT, "note", f"only {fewest} {seen.of} were seen in the time there was; a tail needs "
             f"{min_samples(_SHARES[-1])}", MORE_TIME,
         )  # fmt: skip
     usual = percentile(seen.steady_s, 0.5) or 0.0
@@ -65,7 +67,7 @@ def _disturbed(seen: Spikes, share: float) -> tuple[float | None, str]:
     if len(seen.mixed_s) >= min_samples(share):
         mixed = percentile(seen.mixed_s, share) or 0.0
         return mixed, f"; while long inputs arrived {_ms(mixed)}"
-    return None, "; too few long prompts arrived to say anything of them"
+    return None, "; too few long prompts arrived to say anything of them" if seen.prompt_tokens else ""
 
 
 def _level(usual: float, tail: float) -> Level:

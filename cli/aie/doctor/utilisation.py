@@ -10,6 +10,7 @@ __all__ = ["judge_utilisation", "utilisation"]
 WHAT = "batch utilisation"
 _FEWEST = 4  # answered requests
 _GOOD, _POOR = 0.6, 0.4
+_VAGUE = ("outside", "unknown")  # what the counters do not explain
 
 
 def utilisation(load: Load) -> float | None:
@@ -52,6 +53,9 @@ def judge_utilisation(load: Load | None, server: str) -> Finding:
         return Finding(WHAT, "ok", text, figures=figures)
     why, change = explain(reason, load, server)
     others = who_was_in_the_way(load.neighbours)
+    if others and reason in _VAGUE:
+        why = f"{others[0]} meanwhile, which may be all that is wrong"
+        return Finding(WHAT, "note", f"{text}; {why}", "stop them, and measure again", figures)
     if others:
         why += f"; but {others[0]} meanwhile"
     return Finding(WHAT, "bad" if used < _POOR else "note", f"{text}; {why}", change, figures | {"reason": reason})
