@@ -262,6 +262,8 @@ SPIKY = (0.01,) * 680 + (0.3,) * 20
         (spikes((0.001,) * 680 + (0.015,) * 20), "ok", "", ""),  # fifteen times, and nobody notices
         (spikes(standstills_s=[0.2, 0.25, 0.3]), "bad", "stood still for 250 ms", "--max-prefill-tokens"),
         (spikes(standstills_s=[0.2, 0.25, 0.3], preemptions=2.0), "bad", "put back for those", "--kv-memory"),
+        (spikes(SPIKY, standstills_s=[0.9, 0.9, 0.9], neighbours=CROWDED), "bad", "while a prompt is", "--max-prefill"),
+        (spikes(SPIKY, standstills_s=[0.3, 0.3, 0.3], neighbours=CROWDED), "bad", "other programs", "taskset"),
         (spikes(standstills_s=[0.011, 0.012, 0.012]), "ok", "stood still for 12 ms", ""),
         (spikes(standstills_s=[0.2]), "ok", "too few long prompts", ""),
         (spikes(of="answers", mixed_s=SPIKY + SPIKY), "bad", "inputs arrived 300 ms", "--max-batch-tokens"),

@@ -48,8 +48,8 @@ class Generating:
 
     @property
     def _long(self) -> int:
-        """Tokens of a long prompt, as they are aimed at; the tokenizer may make more of the words. Not so many that only
-        a few could be computed in the time there is."""
+        """Tokens of a long prompt, as they are aimed at; the tokenizer may make more of the words. Not so many that
+        only a few could be computed in the time there is."""
         room = (self.max_length or 4096) / 4 / self.tokenizer_factor
         patience = FIRST_TOKENS * _LONG_S / max(self.ttft_s, 1e-3)
         return max(16, int(min(256, room, max(64, patience))))

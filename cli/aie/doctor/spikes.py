@@ -17,6 +17,7 @@ _NOTE, _BAD = 3.0, 8.0  # times the median
 _NOTICED_S, _ANNOYING_S = 0.02, 0.1  # above the median: less is not seen by who reads
 _WORSE = 1.5  # times the steady percentile, from which arriving prompts are to blame
 _FEWEST_PROMPTS = 3
+_RANKS: tuple[Level, ...] = ("ok", "note", "bad")
 _OF_SPIKES = 0.2  # of the time lost in spikes, from which pauses of the collector explain them
 
 
@@ -43,13 +44,14 @@ def judge_spikes(seen: Spikes, server: str) -> Finding:
         "preemptions": seen.preemptions, "gc_pause_s": seen.gc_pause_s, "gc_runs": seen.gc_runs,
         "gc_frozen": seen.gc_frozen,
     }  # fmt: skip
-    level = _level(usual, steady)
-    if level != "ok":
-        why, change = _why(seen, usual, server)
-        return Finding(WHAT, level, f"{text}; {why}", change, figures)
-    if disturbed is not None and disturbed > _WORSE * steady and (level := _level(usual, disturbed)) != "ok":
+    by_itself = _level(usual, steady)
+    by_prompts: Level = "ok" if disturbed is None or disturbed < _WORSE * steady else _level(usual, disturbed)
+    if by_prompts != "ok" and _RANKS.index(by_prompts) >= _RANKS.index(by_itself):
         why, change = _why_mixed(seen, server)
-        return Finding(WHAT, level, f"{text}; {why}", change, figures)
+        return Finding(WHAT, by_prompts, f"{text}; {why}", change, figures)
+    if by_itself != "ok":
+        why, change = _why(seen, usual, server)
+        return Finding(WHAT, by_itself, f"{text}; {why}", change, figures)
     return Finding(WHAT, "ok", text + _collector(seen), figures=figures)
 
 
