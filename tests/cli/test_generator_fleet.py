@@ -289,7 +289,7 @@ def test_another_clock_is_translated(scripted, monkeypatch):
     def another(self, its_clock_s):
         self.ahead_s = -1000.0
 
-    monkeypatch.setattr("aie.bench.fleet._Child.meet", another)
+    monkeypatch.setattr("aie.bench.process.Process.meet", another)
     ran = run(scripted(ok), [whole(1)], Closed(1))
     # In truth it is the same clock: so the start had long been, and what was sent then was sent in a thousand seconds.
     assert ran.outcomes[0].sent_s > ran.start_s + 900

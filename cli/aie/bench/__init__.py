@@ -3,7 +3,7 @@
 Reading order, a line each:
 
 what is sent    workload (prompts), lengths_file and trace (real traffic), arrivals (when), streaming_plan, trace_plan
-sending         generator/ (processes that send and time) ← fleet (starts and hears them) ← load (one level), client
+sending         generator/ (processes that send and time) ← process ← fleet (starts and hears them) ← load (a level); client
 what is said    statistics and student (what may be said of few samples), slo, steady, keeping_up, timeline, by_step (a
                 rate that changes) → report
 the server's    server_side: what its own metrics counted meanwhile → server_report; energy: what the machine told

@@ -7,10 +7,6 @@ not, the difference is taken at the start.
 
 import asyncio
 import select
-import socket
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,17 +14,15 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from aie.bench.generator.channel import Frames, frame
 from aie.bench.generator.outcome import Outcome, fill
 from aie.bench.generator.plan import Plan, shares
+from aie.bench.process import Process
 from aie_engine import EnvironmentLacksError
 
 __all__ = ["Fleet", "GeneratorDiedError", "Ran", "most_at_once"]
 
 _LEAD_S = 0.005  # from the word to the start: it has reached everybody by then
-_END_S = 2.0  # that a process may take to end
 _LAST_WORDS_S = 0.5  # to tell what had ended
-_READ_BYTES = 1 << 20
 
 News = Callable[[Outcome], None]
 
@@ -60,7 +54,7 @@ class Fleet:
     def __init__(self, processes: int = 1) -> None:
         assert processes >= 1, processes
         self.processes = processes
-        self._children: list[_Child] = []
+        self._children: list[Process] = []
         self._number = 0
         self._run: _Run | None = None
         self.death: GeneratorDiedError | None = None  # which ended a run
@@ -77,7 +71,7 @@ class Fleet:
     def start(self) -> None:
         """Does not wait: the first run does."""
         while len(self._children) < self.processes:
-            self._children.append(_Child())
+            self._children.append(Process())
 
     def close(self) -> None:
         """No process is left."""
@@ -96,15 +90,18 @@ class Fleet:
     async def run(
         self, plan: Plan, *, on_start: News | None = None, on_done: News | None = None,
         on_first: News | None = None, on_flow: Callable[[int], None] | None = None,
+        on_begin: Callable[[float], None] | None = None,
     ) -> Ran:  # fmt: skip
         """Sends a plan and returns when all has ended. on_start, on_first and on_done get the same object: before it is
         sent, with the time of its first text, and full. on_flow: told how many events with text the requests have that
-        are still open. Cancelled, it hangs up on all of them. Raises `GeneratorDiedError`; what had ended was told
-        before."""
+        are still open; on_begin: when it starts. Cancelled, it hangs up on all of them. Raises `GeneratorDiedError`;
+        what had ended was told before."""
         self.start()
         parts = shares(plan, self.processes)
         self._number += 1
-        run = self._run = _Run(self._number, self._children[: len(parts)], on_start, on_first, on_done, on_flow)
+        run = self._run = _Run(
+            self._number, self._children[: len(parts)], on_start, on_first, on_done, on_flow, on_begin
+        )
         try:
             return await run.through(parts)
         except GeneratorDiedError as error:
@@ -128,11 +125,12 @@ class _Run:
     """One plan on its way through the processes."""
 
     number: int
-    children: Sequence["_Child"]
+    children: Sequence[Process]
     on_start: News | None
     on_first: News | None
     on_done: News | None
     on_flow: Callable[[int], None] | None
+    on_begin: Callable[[float], None] | None
     has_lost: bool = False
     outcomes: list[Outcome] = field(default_factory=list)
     _open: dict[tuple[int, int], Outcome] = field(default_factory=dict)  # by process and number
@@ -154,6 +152,8 @@ class _Run:
             start_s = time.perf_counter() + _LEAD_S
             for child in self.children:
                 child.tell("go", self.number, start_s + child.ahead_s)
+            if self.on_begin is not None:
+                self.on_begin(start_s)
             await self._stage
         except OSError:
             raise self._died(next((one for one in self.children if one.is_dead), self.children[0])) from None
@@ -192,7 +192,7 @@ class _Run:
         except Exception as error:  # of whoever is told: it ends the run, and is not lost in the event loop
             self._fail(error)
 
-    def _hear(self, index: int, child: "_Child", kind: str, number: Any, *rest: Any) -> None:
+    def _hear(self, index: int, child: Process, kind: str, number: Any, *rest: Any) -> None:
         if kind == "hello":
             child.meet(number)
         elif kind == "fault":
@@ -243,90 +243,12 @@ class _Run:
         if self._stage is not None and not self._stage.done():
             self._stage.set_exception(error)
 
-    def _died(self, child: "_Child") -> GeneratorDiedError:
+    def _died(self, child: Process) -> GeneratorDiedError:
         self.has_lost = True
         return GeneratorDiedError(
             f"A process of the load generator ended {child.post_mortem()}; the figures are of what came before. "
             "Run the test again; with fewer requests at once if memory was short."
         )
-
-
-class _Child:
-    """One process and its socket."""
-
-    def __init__(self) -> None:
-        self.link, theirs = socket.socketpair()
-        self._born_s = time.perf_counter()
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115  # what it writes when it dies; closed in `end`
-        try:
-            # Its own session: a Ctrl-C at the terminal reaches only us, who end it by closing the socket.
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "aie.bench.generator", str(theirs.fileno())], pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._said, start_new_session=True,
-            )  # fmt: skip
-        except BaseException:
-            self.link.close()
-            self._said.close()
-            raise
-        finally:
-            theirs.close()
-        self._frames = Frames()
-        self.ahead_s = 0.0  # of its clock
-        self.fault: str | None = None
-
-    @property
-    def is_dead(self) -> bool:
-        return self._process.poll() is not None
-
-    def meet(self, its_clock_s: float) -> None:
-        """Between its birth and now its clock said that: the same clock says something in between."""
-        now_s = time.perf_counter()
-        if not self._born_s <= its_clock_s <= now_s:
-            self.ahead_s = its_clock_s - now_s
-
-    def tell(self, kind: str, *rest: Any) -> None:
-        """Raises OSError where nobody listens any more."""
-        self.link.sendall(frame((kind, *rest)))
-
-    def read(self) -> list[tuple[Any, ...]]:
-        """What has come. Raises EOFError where it is dead."""
-        try:
-            data = self.link.recv(_READ_BYTES, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return []
-        except OSError:
-            data = b""
-        if not data:
-            raise EOFError
-        return self._frames.feed(data)
-
-    def post_mortem(self) -> str:
-        """How it ended, in words behind "ended"."""
-        if self.fault is not None:
-            return f"with an error ({self.fault})"
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_S)
-        code = self._process.returncode
-        if code is not None and code < 0:
-            return f"by signal {-code}"
-        self._said.seek(0)
-        lines = self._said.read()[-4096:].decode("utf-8", "replace").strip().splitlines()
-        return f"with code {code}{f' ({lines[-1][:200]})' if lines else ''}"
-
-    def hang_up(self) -> None:
-        """It ends when it notices."""
-        self.link.close()
-
-    def end(self) -> None:
-        """After `hang_up`. Whatever interrupts this, the process is gone."""
-        try:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_END_S)
-        finally:
-            if self._process.poll() is None:
-                self._process.kill()
-                self._process.wait()
-            self._said.close()
 
 
 def _received(outcome: Outcome, values: tuple[Any, ...], ahead_s: float) -> Outcome:

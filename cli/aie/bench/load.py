@@ -158,6 +158,7 @@ async def run_plan(
     on_start: OnDone | None = None,
     on_first: OnDone | None = None,
     on_flow: Callable[[int], None] | None = None,
+    on_begin: Callable[[float], None] | None = None,
 ) -> LevelResult:
     """Sends a plan, and looks at the server before, meanwhile and afterwards. fleet: who sends; None: a process that is
     started for it. on_flow: told how many events with text the open requests have."""
@@ -166,7 +167,9 @@ async def run_plan(
         await sampler.look()
         watcher = asyncio.create_task(sampler.watch())
         try:
-            ran = await sender.run(plan, on_start=on_start, on_first=on_first, on_done=on_done, on_flow=on_flow)
+            ran = await sender.run(
+                plan, on_start=on_start, on_first=on_first, on_done=on_done, on_flow=on_flow, on_begin=on_begin
+            )
         finally:
             watcher.cancel()
     await sampler.look()

@@ -64,6 +64,10 @@ class Progress:
     def start_s(self) -> float:
         return self.running.start_s
 
+    def begin(self, start_s: float) -> None:
+        """The clock runs from then on."""
+        self.running.begin(start_s)
+
     def started(self, outcome: Outcome) -> None:
         """One is under way."""
         self.running.started(outcome)

@@ -52,6 +52,11 @@ class Running:
     def elapsed_s(self) -> float:
         return self._clock() - self.start_s
 
+    def begin(self, start_s: float) -> None:
+        """All that came before was preparation."""
+        self.start_s = start_s
+        self._seen = (start_s, 0)
+
     def started(self, outcome: Outcome) -> None:
         """One more is under way; it is filled when it has ended."""
         self._open[id(outcome)] = outcome

@@ -27,7 +27,7 @@ async def run_watched(
     if stop is None:
         return await run_plan(
             plan, sampler=sampler, fleet=fleet, on_start=progress.started, on_done=progress.step,
-            on_flow=progress.flowed,
+            on_flow=progress.flowed, on_begin=progress.begin,
         )  # fmt: skip
     with ExitStack() as stack:
         sender = stack.enter_context(Fleet()) if fleet is None else fleet
@@ -47,6 +47,7 @@ async def run_watched(
             result = await run_plan(
                 plan, sampler=sampler, fleet=sender, on_start=_both(progress.started, stop.started),
                 on_first=stop.first, on_done=_both(progress.step, stop.ended), on_flow=progress.flowed,
+                on_begin=progress.begin,
             )  # fmt: skip
         finally:
             watching.cancel()
