@@ -41,8 +41,12 @@ def report(path: Path, ttfts, clients=(2,), spread=0.0, **changed):
 
 @pytest.mark.parametrize(
     ("confidence", "degrees", "t"),
-    [(0.95, 1, 12.706), (0.95, 10, 2.228), (0.99, 4, 4.604), (0.999, 30, 3.646), (0.95, 1e6, 1.960), (0.5, 2, 0.816)],
-)
+    [
+        (0.95, 1, 12.706), (0.95, 2, 4.303), (0.95, 3, 3.182), (0.95, 5, 2.571), (0.95, 10, 2.228), (0.95, 30, 2.042),
+        (0.95, 120, 1.980), (0.95, 1e6, 1.960), (0.90, 7, 1.895), (0.98, 15, 2.602), (0.99, 1, 63.657),
+        (0.99, 4, 4.604), (0.99, 10, 3.169), (0.99, 29, 2.756), (0.999, 5, 6.869), (0.999, 30, 3.646), (0.5, 2, 0.816),
+    ],
+)  # fmt: skip
 def test_student(confidence, degrees, t):
     assert student_quantile(confidence, degrees) == pytest.approx(t, abs=6e-4)
 
@@ -146,6 +150,24 @@ def test_the_command_and_its_exit_codes(tmp_path):
     single = report(tmp_path / "c.json", [1.0])
     assert "--repeat 5" in CliRunner().invoke(app, ["bench", "compare", str(single), str(single)]).output
     assert "no report" in CliRunner().invoke(app, ["bench", "compare", "--help"]).output
+
+
+def test_a_level_that_was_stopped_early_is_not_judged(tmp_path):
+    a, b = report(tmp_path / "a", [1.0, 1.01], (2, 8)), report(tmp_path / "b", [2.0, 2.01], (2, 8))
+    document = json.loads(b.read_text())
+    for level in document["levels"]:
+        level["stopped"] = "saturated: …" if level["concurrency"] == 8 else None
+    b.write_text(json.dumps(document))
+    found = compare_reports(read_report(a), read_report(b))
+    assert {one.level for one in found.figures} == {"2 clients"} and found.is_slower
+    assert any("B was stopped early at 8 clients" in line for line in found.remarks)
+
+
+def test_files_that_cannot_be_compared_are_wrong_input(tmp_path):
+    a, b = report(tmp_path / "a", [1.0]), report(tmp_path / "b", [1.0], endpoint="chat")
+    for one, other in ((a, b), (a, tmp_path / "missing")):
+        run = CliRunner().invoke(app, ["bench", "compare", str(one), str(other)])
+        assert isinstance(run.exception, InvalidInputError) and run.exception.exit_code == 2
 
 
 @pytest.mark.parametrize(

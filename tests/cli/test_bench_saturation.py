@@ -167,7 +167,7 @@ def test_those_that_are_open_count_by_what_they_have_waited():
     waiting = Outcome(sent_s=100.0, due_s=100.0)
     stop.started(waiting)
     assert stop.look(100.9) is None
-    assert "1 of 2 requests were too late, and 0 may be" in stop.look(101.0)
+    assert "1 of 2 requests were late or failed, and 0 may" in stop.look(101.0)
     early = Outcome(sent_s=100.0, due_s=100.0, first_token_s=100.5)
     stop = EarlyStop([0.0], 1, parse_slo("ttft<1s"), watches_growth=False)
     stop.started(early)

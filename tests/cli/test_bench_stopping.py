@@ -175,8 +175,8 @@ def test_flags_that_contradict_each_other(options, says):
 # Searches
 
 
-def outcome(due=0.0, ttft=0.1, error=None):
-    return Outcome(due, due + ttft, due + ttft, due + ttft, 5, 1, 200, error, [], due, due + ttft)
+def outcome(due=0.0, ttft=0.1, error=None, status=200):
+    return Outcome(due, due + ttft, due + ttft, due + ttft, 5, 1, status, error, [], due, due + ttft)
 
 
 def test_a_probe_tells_what_it_measured():
@@ -186,10 +186,18 @@ def test_a_probe_tells_what_it_measured():
     assert held.measured == (("ttft_p99<500ms", pytest.approx(100)), ("e2e_p50<1000ms", pytest.approx(100)))
     slow = Probe.of(2.0, slo, [outcome(ttft=3.0)] * 20, 10.0)
     assert slow.broken == ("ttft_p99<500ms: 3000 ms", "e2e_p50<1000ms: 3000 ms")
-    refused = Probe.of(2.0, slo, [outcome(error="HTTP 503")] * 20, 10.0)
-    assert refused.measured[0][1] is None and refused.broken[0] == "ttft_p99<500ms: no answer"
+    refused = Probe.of(2.0, slo, [outcome(error="HTTP 503", status=503)] * 20, 10.0)
+    assert refused.measured[0][1] is None and refused.broken[0] == "ttft_p99<500ms: no answer" and not refused.is_dead
     stopped = Probe.of(2.0, slo, [outcome()] * 20, 3.0, "saturated: …")
     assert stopped.broken == ("saturated: …",) and stopped.is_stopped
+
+
+def test_where_every_request_fails_no_lower_rate_is_tried():
+    failed = [outcome(error="HTTP 500: oops", status=500)] * 3
+    search = Search()
+    find_max(lambda rate: Probe.of(rate, parse_slo("ttft<1s"), failed, 1.0, "ttft<1000ms is broken"), 4.0, search)
+    assert len(search.probes) == 1 and "every request failed: HTTP 500: oops (1 probe)" in search.verdict()
+    assert StreamingReport(search=search).failed
 
 
 def test_what_was_open_at_the_stop_waited_for_so_long():

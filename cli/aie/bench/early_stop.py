@@ -99,5 +99,5 @@ class EarlyStop:
             late = ended + sum(limit.is_broken_already_by(one, now_s) for one in self._open.values())
             may = limit.may_be_late(self.planned)
             if late > may:
-                return f"{limit} is broken: {late} of {self.planned} requests were too late, and {may} may be"
+                return f"{limit} is broken: {late} of {self.planned} requests were late or failed, and {may} may"
         return None

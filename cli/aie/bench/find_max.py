@@ -6,6 +6,7 @@ was stopped early is broken (`early_stop`). The answer is a bracket, the highest
 was not; no measurement of finite length says more, and how wide it is stands beside it.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -31,6 +32,7 @@ class Probe:
     requests: int = 0
     seconds: float = 0.0
     is_stopped: bool = False  # before its time, since nothing could change any more
+    is_dead: bool = False  # every request failed: that is no matter of its rate
 
     @property
     def is_held(self) -> bool:
@@ -44,7 +46,11 @@ class Probe:
         values = [None if value is None else value * 1e3 for value in slo.measured(outcomes)]
         measured = tuple(zip(map(str, slo.limits), values, strict=True))
         broken = judge(slo, outcomes) if stopped is None else (stopped,)
-        return cls(rate, broken, measured, len(outcomes), seconds, stopped is not None)
+        is_dead = bool(outcomes) and all(one.kind in ("failed", "cut") for one in outcomes)
+        if is_dead:
+            commonest, _ = Counter(one.error for one in outcomes).most_common(1)[0]
+            broken = (f"every request failed: {commonest}",)
+        return cls(rate, broken, measured, len(outcomes), seconds, stopped is not None, is_dead)
 
 
 @dataclass(slots=True)
@@ -130,6 +136,8 @@ def find_max(probe: Callable[[float], Probe], first: float, search: Search) -> N
     rate = first
     while len(search.probes) < _MOST_PROBES:
         search.probes.append(probe(rate))
+        if search.probes[-1].is_dead:
+            break
         held, broken = search.held, search.broken
         if broken is None:
             rate *= 2
