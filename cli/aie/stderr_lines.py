@@ -7,6 +7,7 @@ too. So the descriptor itself is replaced by a pipe, of which the workers inheri
 
 import contextlib
 import os
+import select
 import threading
 from collections.abc import Callable
 
@@ -26,8 +27,7 @@ class StderrLines:
         self._real = os.dup(descriptor)
         reading, writing = os.pipe()
         os.dup2(writing, descriptor)  # inheritable, as standard error is
-        os.close(writing)
-        self._reading = reading
+        self._reading, self._writing = reading, writing
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="aie-stderr", daemon=True)
         self._thread.start()
@@ -39,18 +39,23 @@ class StderrLines:
             data = data[os.write(self._real, data) :]
 
     def close(self) -> None:
-        """Standard error is what it was. Waits for what is in the pipe, unless a process lives on that holds it open.
-        A second call does nothing."""
+        """Standard error is what it was. What is in the pipe is still taken; whoever else holds it open is not waited
+        for. A second call does nothing."""
         if self._is_closed:
             return
         self._is_closed = True
         os.dup2(self._real, self._descriptor)
+        os.write(self._writing, b"\n")  # the reader wakes up
         self._thread.join(_JOIN_S)
+        os.close(self._writing)
 
     def _run(self) -> None:
-        rest = b""
+        rest, poll = b"", select.poll()
+        poll.register(self._reading, select.POLLIN)
         with contextlib.suppress(OSError):
-            while data := os.read(self._reading, _MAX_LINE_BYTES):
+            while not self._is_closed or poll.poll(0):
+                if not (data := os.read(self._reading, _MAX_LINE_BYTES)):
+                    break
                 *lines, rest = (rest + data).split(b"\n")
                 if len(rest) >= _MAX_LINE_BYTES:
                     lines, rest = [*lines, rest], b""
