@@ -11,6 +11,7 @@ SPIKE = "2x30s,20x10s,2x30s"
 
 
 def test_steps_as_people_write_them():
+    assert parse_rates("5,1,5") == [Rate(5, 5), Rate(1, 1)]
     [rate] = parse_rates(SPIKE)
     assert rate.steps == (Step(2, 2, 30), Step(20, 20, 10), Step(2, 2, 30))
     assert (rate.seconds, rate.mean, str(rate)) == (70.0, pytest.approx(320 / 70), SPIKE)

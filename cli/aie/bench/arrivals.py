@@ -133,11 +133,11 @@ _MOST_S = 1e6
 
 def parse_rates(text: str) -> list[Rate]:
     """`5`, several by comma, `1-20` for a ramp; or one rate in steps, `2x30s,10x10s,2x30s`, of which each may be a
-    ramp. Raises `InvalidInputError`."""
+    ramp. The same rate twice is one. Raises `InvalidInputError`."""
     parts = [part.strip() for part in text.split(",")]
     steps = [_STEP.fullmatch(part) for part in parts]
     if not any(steps):
-        return [Rate(*_bounds(part, text)) for part in parts]
+        return list(dict.fromkeys(Rate(*_bounds(part, text)) for part in parts))
     made = []
     for step in steps:
         if step is None:

@@ -60,7 +60,10 @@ def bench(
         ),
     ] = None,
     duration: Annotated[
-        float | None, typer.Option(help="Seconds per level after which no new request is sent. [--rate: 30]")
+        float | None,
+        typer.Option(
+            help="Seconds per level after which no new request is sent. [--rate: 30; a probe of --find-max: 20]"
+        ),
     ] = None,
     lengths: Annotated[
         str | None,
@@ -160,7 +163,10 @@ def bench(
     piece (embeddings, infer, predict, plain http) have E2E alone; how full batches were and why they were cut is said
     where the server tells. --mix sends several side by side, and has a row for each part. Energy is of the whole
     machine, where it tells. The knee is the level of most throughput per latency. Ctrl-C ends the test and not its
-    report. Exit code 1 when a request failed, or --find-max found no rate that holds.
+    report.
+
+    Exit code 0; 1 when a request failed, or --find-max found no rate that holds; 2 for flags and files that are not as
+    they should be; 3 where nobody answers at --url or a file cannot be written; 130 when it was interrupted.
 
     \b
       aie bench                                  a server of its own

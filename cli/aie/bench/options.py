@@ -276,8 +276,8 @@ class BenchOptions:
         """Without a server there is nothing to send to, nobody to hang up on and no schedule."""
         only = {"--url": self.url, "--rate": self.rate, "--find-max": self.find_max, "--slo": self.slo,
                 "--cancel": self.cancel, "--duration": self.duration, "--rows": self.rows_path,
-                "--repeat": self.repeat > 1, "--trace": self.trace, "--turns": self.turns > 1,
-                f"--lengths {PREFIX}PATH": self.pairs_path}  # fmt: skip
+                "--repeat": self.repeat > 1, "--processes": self.processes > 1, "--trace": self.trace,
+                "--turns": self.turns > 1, f"--lengths {PREFIX}PATH": self.pairs_path}  # fmt: skip
         for flag, value in only.items():
             if value:
                 raise InvalidInputError(f"{flag} is about a server; --engine measures the engine alone.")
