@@ -178,7 +178,8 @@ def summarize(result: LevelResult, slo: Slo | None = None) -> Row:
         peak_rss_bytes=result.peak_rss_bytes,
         mean_batch=result.mean_batch,
         errors=dict(Counter(one.error for one in result.outcomes if one.error is not None and one.kind != "stopped")),
-        saturated=None if result.offered_per_s is None else falls_behind(result.outcomes),
+        # Where the rate changes, so does what is waited for, and that says nothing of how it would go on.
+        saturated=None if result.offered_per_s is None or result.steps else falls_behind(result.outcomes),
         timeline=timeline(result.outcomes, result.start_s, result.wall_s),
         server=result.server,
         max_in_flight=result.max_in_flight,

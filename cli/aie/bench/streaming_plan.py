@@ -95,7 +95,7 @@ class Level:
     def label(self) -> str:
         """For a line of progress."""
         if self.rate is not None:
-            return f"{self.rate} requests/s"
+            return f"{self.rate} requests/s" if not self.rate.steps else f"rate {self.rate}"
         return f"{self.clients} client{'s' if self.clients > 1 else ''}"
 
 
