@@ -40,19 +40,33 @@ REPORT = Path(__file__).parent / "reports" / "agreement.md"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One figure. truth: None where only the two can be compared; must: whether a difference is a failure."""
+    """One figure. truth: of either run, whose servers may have been a little late at other moments; None where only the
+    two can be compared. must_agree: also with each other."""
 
     name: str
-    truth: float | None
     ours: float | None
     theirs: float | None
+    truth: tuple[float, float] | None = None
     must_agree: bool = False
 
     @property
+    def off(self) -> tuple[float | None, float | None]:
+        """How far either is from its truth, as a share of it; without one, from theirs."""
+        if self.truth is not None:
+            return _off(self.ours, self.truth[0]), _off(self.theirs, self.truth[1])
+        return _off(self.ours, self.theirs), _off(self.theirs, self.theirs)
+
+    @property
     def is_wrong(self) -> bool:
-        """Ours off the truth; or off theirs, where both are right."""
-        against = ([self.truth] if self.truth is not None else []) + ([self.theirs] if self.must_agree else [])
-        return self.ours is None or any(one is None or abs(self.ours - one) > WITHIN * abs(one) for one in against)
+        """Ours off the truth; or the two off each other, where both ought to be right."""
+        ours, theirs = self.off
+        if ours is None or abs(ours) > WITHIN:
+            return True
+        return self.must_agree and (theirs is None or abs(ours - theirs) > WITHIN)
+
+
+def _off(value: float | None, against: float | None) -> float | None:
+    return None if value is None or not against else value / against - 1
 
 
 @dataclass(slots=True)
@@ -96,13 +110,18 @@ class Both:
         return self.vllm.ask(url, "scripted", load, self.folder / "vllm.json")
 
 
+def _both(truth: Sequence[Said], key: str) -> tuple[float, float]:
+    """Of either run."""
+    ours, theirs = (one.times[key] for one in truth)
+    assert ours is not None and theirs is not None
+    return ours, theirs
+
+
 def agreeing(name: str, load: Load, both: Both, spans: "Spans") -> Section:
     truth, (ours, theirs), records = both.ask(plain_scripts(load.requests), load)
     if load.rate is not None:
         spans.add(records, load)
-    lines = [
-        Line(key, truth[0].times[key], ours.times[key], theirs.times[key], must_agree=True) for key in AGREE
-    ]  # fmt: skip
+    lines = [Line(key, ours.times[key], theirs.times[key], _both(truth, key), must_agree=True) for key in AGREE]
     shape = f"{load.rate:g} requests/s, Poisson" if load.rate is not None else f"{load.clients} clients"
     return Section(name, f"Where both are right: {load.requests} requests, {shape}, from sending, in ms.", lines)
 
@@ -111,8 +130,8 @@ def capped(both: Both) -> Section:
     load = Load(24, rate=CAP_RATE, most=1, burstiness=math.inf)
     truth, (ours, theirs), _ = both.ask([even_script(50.0, (SERVICE_MS - 50.0) / 9, 10)], load)
     lines = [
-        Line(f"E2E from schedule, {part}", truth[0].times[f"due_e2e.{part}"], ours.times[f"due_e2e.{part}"],
-             theirs.times[f"e2e.{part}"])
+        Line(f"E2E from schedule, {part}", ours.times[f"due_e2e.{part}"], theirs.times[f"e2e.{part}"],
+             _both(truth, f"due_e2e.{part}"))
         for part in ("mean", "max")
     ]  # fmt: skip
     return Section(
@@ -128,10 +147,11 @@ def failures(both: Both, spans: "Spans") -> Section:
     truth, (ours, theirs), records = both.ask(failing(), load)
     spans.add(records, load)
     lines = [
-        Line("requests", truth[0].requests, ours.requests, theirs.requests),
-        Line("answered", truth[0].answered, ours.answered, theirs.answered),
-        Line("not answered", truth[0].requests - truth[0].answered, ours.requests - ours.answered,
-             theirs.requests - theirs.answered),
+        Line(name, count(ours), count(theirs), (count(truth[0]), count(truth[1])))
+        for name, count in {
+            "requests": lambda said: said.requests, "answered": lambda said: said.answered,
+            "not answered": lambda said: said.requests - said.answered,
+        }.items()
     ]  # fmt: skip
     return Section(
         "failures",
@@ -145,7 +165,7 @@ def role(both: Both, spans: "Spans") -> Section:
     load = Load(200, rate=50.0, chat=True, seed=2)
     truth, (ours, theirs), records = both.ask([even_script(FIRST_MS, 10.0, 10, role_ms=ROLE_MS)], load)
     spans.add(records, load)
-    lines = [Line(key, truth[0].times[key], ours.times[key], theirs.times[key]) for key in ("ttft.mean", "tpot.mean")]
+    lines = [Line(key, ours.times[key], theirs.times[key], _both(truth, key)) for key in ("ttft.mean", "tpot.mean")]
     return Section(
         "role",
         f"A chat whose first event, after {ROLE_MS:g} ms, says only who speaks, and whose text begins after "
@@ -188,12 +208,15 @@ def server(both: Both, rounds: int) -> Section:
         model = reach(url, None, None).model
         for number in range(rounds):
             same = Load(load.requests, clients=1, tokens=load.tokens, seed=number)
-            found[0].append(ask_aie(url, same, both.folder / "aie.json"))
-            found[1].append(both.vllm.ask(url, model, same, both.folder / "vllm.json"))
+            for is_theirs in (False, True) if number % 2 == 0 else (True, False):  # what drifts goes to neither
+                if is_theirs:
+                    found[1].append(both.vllm.ask(url, model, same, both.folder / "vllm.json"))
+                else:
+                    found[0].append(ask_aie(url, same, both.folder / "aie.json"))
     lines = []
     for key in ("ttft.mean", "tpot.mean", "e2e.mean", "ttft.p50", "tpot.p50", "e2e.p50"):
         ours, theirs = (fmean(said.times[key] or math.nan for said in one) for one in found)
-        lines.append(Line(key, None, ours, theirs, must_agree=True))
+        lines.append(Line(key, ours, theirs, must_agree=True))
     return Section(
         "server",
         f"aie serve with the default model, one client, 128 tokens in and 32 out, means over {rounds} alternating runs "
@@ -210,8 +233,8 @@ def _cell(value: float | None) -> str:
     return "–" if value is None else f"{value:.0f}" if float(value).is_integer() else f"{value:.1f}"
 
 
-def _off(value: float | None, against: float | None) -> str:
-    return "–" if value is None or not against else f"{value / against - 1:+.1%}"
+def _percent(off: float | None) -> str:
+    return "–" if off is None else f"{off:+.1%}"
 
 
 def markdown(sections: Sequence[Section], spans: Spans, version: str, command: str) -> str:
@@ -222,10 +245,10 @@ def markdown(sections: Sequence[Section], spans: Spans, version: str, command: s
                   "| figure | truth | aie bench | off | vllm bench serve | off | |",
                   "| --- | ---: | ---: | ---: | ---: | ---: | --- |"]  # fmt: skip
         for one in section.lines:
-            base = one.truth if one.truth is not None else one.theirs
             finding = "WRONG" if one.is_wrong else "agree" if one.must_agree else "aie bench is right"
-            cells = [one.name, _cell(one.truth), _cell(one.ours), _off(one.ours, base), _cell(one.theirs),
-                     _off(one.theirs, base), finding]  # fmt: skip
+            truth = None if one.truth is None else one.truth[0]
+            cells = [one.name, _cell(truth), _cell(one.ours), _percent(one.off[0]), _cell(one.theirs),
+                     _percent(one.off[1]), finding]  # fmt: skip
             lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
     if spans.ours:

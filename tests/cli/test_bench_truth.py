@@ -171,13 +171,15 @@ def test_a_server_with_a_script_that_is_none_says_so(modules):
 
 def test_two_generators_agree_within_three_percent_and_ours_with_the_truth(modules):
     line = modules["agreement"].Line
-    assert not line("ttft.p50", 100.0, 102.0, 99.5, must_agree=True).is_wrong
-    assert line("ttft.p50", 100.0, 102.0, 98.0, must_agree=True).is_wrong
-    assert not line("ttft.p50", 100.0, 102.0, 50.0).is_wrong  # they are wrong, and known to be
-    assert line("ttft.p50", 100.0, 104.0, 104.0, must_agree=True).is_wrong
-    assert not line("ttft.p50", None, 100.0, 102.0, must_agree=True).is_wrong
+    assert not line("ttft.p50", 102.0, 99.5, (100.0, 100.0), must_agree=True).is_wrong
+    assert line("ttft.p50", 102.0, 98.0, (100.0, 100.0), must_agree=True).is_wrong
+    assert not line("ttft.p50", 102.0, 203.0, (100.0, 200.0), must_agree=True).is_wrong  # each against its own run
+    assert not line("ttft.p50", 102.0, 50.0, (100.0, 100.0)).is_wrong  # they are wrong, and known to be
+    assert line("ttft.p50", 104.0, 104.0, (100.0, 100.0), must_agree=True).is_wrong
+    assert not line("ttft.p50", 100.0, 102.0, must_agree=True).is_wrong
+    assert line("ttft.p50", 100.0, 105.0, must_agree=True).is_wrong
     assert (
-        line("ttft.p50", 100.0, None, 100.0).is_wrong and line("ttft.p50", None, 100.0, None, must_agree=True).is_wrong
+        line("ttft.p50", None, 100.0, (100.0, 100.0)).is_wrong and line("ttft.p50", 1.0, None, must_agree=True).is_wrong
     )
 
 
