@@ -262,6 +262,18 @@ def test_a_server_that_answers_nothing_known(doctor, scripted):
         doctor()
 
 
+def test_a_server_that_goes_away_ends_the_checks(doctor, scripted):
+    def answer(path, body, number, crowd):
+        if number == 4:
+            scripted.socket.close()  # whoever comes now is refused
+        return (500, {}) if number >= 4 else echo(path, body, number, crowd)
+
+    scripted.answer = answer
+    code, found, document = doctor()
+    assert code == 1 and document["complete"] and "stopped answering" in found["server"]["text"]
+    assert "memory" not in found and "refusals" in found
+
+
 def test_what_metrics_say_of_the_collector(scripted):
     scripted.metrics = lambda number: METRICS.format(steps=3, engine=7)
     look = asyncio.run(look_at_metrics(scripted.endpoint, "m"))

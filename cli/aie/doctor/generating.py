@@ -25,7 +25,7 @@ _STREAMS = 4
 _PER_ROUND = 8  # requests
 _TIME_FOR_MORE = 24  # answers, which three prompts need alone, again and among others one after another
 _GRACE_S = 1.5  # beyond its time, for the three requests that a first one is compared with
-_LONG_S = 0.8  # that a long prompt may take alone
+_LONG_S = 0.5  # that a long prompt may take alone
 _PAUSE_S = 0.15  # between long prompts
 _ANSWER_S = 0.5  # that an answer ought to take alone
 
@@ -178,10 +178,10 @@ class Generating:
         now = time.perf_counter()
         tokens = max(16, 3 * self.answer_tokens)
         async with self._watch() as watch:
-            steady = await self._streams(tokens, now + 0.45 * (until_s - now), until_s)
+            steady = await self._streams(tokens, now + 0.35 * (until_s - now), until_s)
             stop = asyncio.Event()
             arriving = asyncio.create_task(self._arrivals(stop, until_s))
-            mixed = await self._streams(tokens, now + 0.85 * (until_s - now), until_s)
+            mixed = await self._streams(tokens, now + 0.9 * (until_s - now), until_s)
             stop.set()
             arrived = await arriving
         grown = watch.window.rates

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
+from aie.bench.client import get_text
 from aie.bench.target import own_server, reach
 from aie.console import note
-from aie.doctor.asking import Answer
+from aie.doctor.asking import NETWORK_ERRORS, Answer
 from aie.doctor.connecting import Patient, connect_to
 from aie.doctor.contention import judge_neighbours
 from aie.doctor.finding import MORE_TIME, Finding, as_json, show
@@ -187,8 +188,20 @@ class _Checks:
                 if self.seen.num_unanswered > num_unanswered:  # then time was not what it lacked
                     found = [replace(one, change=_SEE) if one.change == MORE_TIME else one for one in found]
                 self.report.say(found)
+                if self.seen.num_unanswered > num_unanswered and not await self._is_there():
+                    gone = f"it stopped answering while “{what}” was looked at"
+                    self.report.say([Finding("server", "bad", gone, "its log says why")])
+                    break
         self.report.say(judge_refusals(self.seen.refusals(), self.patient.server))
         self.report.say([judge_neighbours(watch.window.neighbours)])
+
+    async def _is_there(self) -> bool:
+        """Whether it takes connections still, be it to say that it is busy."""
+        try:
+            await get_text(self.patient.asker.endpoint, "/v1/models")
+        except NETWORK_ERRORS:
+            return False
+        return True
 
     async def _first(self, until_s: float) -> list[Finding]:
         measured = await self.experiments.first(until_s)
