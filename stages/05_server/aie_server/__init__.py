@@ -15,7 +15,7 @@ Layout, each line built on those above it:
     ended_requests, slow_requests        after the answer: those that took long, in the log
     spans, tracing                       the same timelines as spans, for OpenTelemetry
     event_sources                        what engines, workers and models did, for who listens
-    auth, server                         keys, routes, drain; the whole
+    auth, drain_gate, server             keys; who is inside; routes, drain, the whole
 
 It may import stage 4 and nothing below it: no kernels, no blocks, no arrays.
 """

@@ -2,8 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 
 from aie_engine import AieError
 from aie_server.access_log import AccessRecord, log_access
@@ -23,9 +22,9 @@ from aie_server.auth import ApiKeys
 from aie_server.batch_log import BatchLog
 from aie_server.config import HttpLimits, ServerConfig
 from aie_server.control import ModelControl
+from aie_server.drain_gate import DrainGate
 from aie_server.errors import (
     RouteError,
-    ServerDrainingError,
     UnauthorizedError,
     error_object,
     retry_after_header,
@@ -33,7 +32,7 @@ from aie_server.errors import (
 )
 from aie_server.event_sources import EventSources
 from aie_server.events import EventHub
-from aie_server.gate import AdmitRequest, Gate, OpenGate
+from aie_server.gate import Gate, OpenGate
 from aie_server.grpc import GrpcListener, InferenceService
 from aie_server.http import Handler, Listener, RequestHead, Response, Route, Router, json_response
 from aie_server.metrics import Metrics
@@ -79,7 +78,7 @@ class Server:
         self.predictors = PredictorTable(predictors, self.models)
         self._control = control
         self._keys = ApiKeys(api_keys)
-        self._drain_gate = _DrainGate(gate or OpenGate())
+        self._drain_gate = DrainGate(gate or OpenGate())
         self._metrics = ServerMetrics(metrics or Metrics(self.config.metrics_prefix))
         self._metrics.watch(self.models)
         self._events = EventHub()
@@ -302,72 +301,3 @@ class Server:
         add("GET", "/version", version_endpoint, "version of aie", is_open=True)
         add("GET", "/", index_endpoint(router), "this list", is_open=True)
         return router
-
-
-class _DrainGate:
-    """The gate that was given, and a count of who is inside, so that a drain knows when the last one has left."""
-
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-        self._changed = threading.Condition()
-        self._num_inside = 0
-        self.is_closed = False
-
-    @property
-    def default_deadline_s(self) -> float | None:
-        return self._gate.default_deadline_s
-
-    def ready(self) -> tuple[bool, str]:
-        return self._gate.ready()
-
-    def admit(self, request: AdmitRequest) -> "_Inside":
-        return _Inside(self, request)
-
-    def enter(self, request: AdmitRequest) -> AbstractContextManager[object]:
-        """One more is inside: what is to be entered behind this gate."""
-        with self._changed:
-            if self.is_closed:
-                raise ServerDrainingError("The server is shutting down; another one will answer.")
-            self._num_inside += 1
-        try:
-            place = self._gate.admit(request)
-            place.__enter__()
-            return place
-        except BaseException:
-            self.leave()
-            raise
-
-    def leave(self) -> None:
-        """One less."""
-        with self._changed:
-            self._num_inside -= 1
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        with self._changed:
-            self.is_closed = True
-
-    def wait_until_empty(self, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> bool:
-        deadline = clock() + timeout_s
-        with self._changed:
-            while self._num_inside and (remaining_s := deadline - clock()) > 0:
-                self._changed.wait(remaining_s)
-            return self._num_inside == 0
-
-
-class _Inside:
-    """One request's stay behind both gates."""
-
-    __slots__ = ("_gate", "_place", "_request")
-
-    def __init__(self, gate: _DrainGate, request: AdmitRequest) -> None:
-        self._gate, self._request = gate, request
-
-    def __enter__(self) -> None:
-        self._place = self._gate.enter(self._request)
-
-    def __exit__(self, *error: object) -> None:
-        try:
-            self._place.__exit__(*error)  # type: ignore[arg-type]
-        finally:
-            self._gate.leave()
