@@ -146,7 +146,8 @@ def load(clients=8, per_s=100.0, **given):
             "another",
         ),
         ({"seen_batch": 0.9}, "bad", "serial", "--max-batch-size"),
-        ({"seen_batch": 7.0}, "ok", None, ""),
+        ({"seen_batch": 3.0}, "note", "serial", "--max-batch-size"),
+        ({"seen_batch": 4.0}, "ok", None, ""),  # the rest of the time their prompts were computed
     ],
 )
 def test_utilisation(figures, level, reason, change):

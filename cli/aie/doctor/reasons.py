@@ -12,6 +12,7 @@ Reason = Literal["client", "kv", "batch", "short", "passthrough", "wait", "seria
 
 _CLIENT_BUSY = 0.8  # of a core
 _KV_FULL = 0.9
+_ONE_AT_A_TIME = 1.2  # streams, within what is seen of them
 _WAITS = 0.5  # requests in the queue, on average
 
 
@@ -98,9 +99,11 @@ def _wait(load: Load, server: str) -> tuple[str, str]:
     )
 
 
-def _serial(_load: Load, server: str) -> tuple[str, str]:
+def _serial(load: Load, server: str) -> tuple[str, str]:
+    seen = load.seen_batch or 0.0
+    how = "answers come one after another" if seen < _ONE_AT_A_TIME else f"about {seen:.0f} answers are written at once"
     return (
-        "as seen from here, since it has no /metrics that say: answers come one after another",
+        f"it has no /metrics that say why; {how}",
         f"raise {setting(server, 'batch')}, and let it have /metrics (llama-server: --metrics) to tell why",
     )
 

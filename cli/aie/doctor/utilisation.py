@@ -10,6 +10,7 @@ __all__ = ["judge_utilisation", "utilisation"]
 WHAT = "batch utilisation"
 _FEWEST = 4  # answered requests
 _GOOD, _POOR = 0.6, 0.4
+_SEEN_GOOD, _SEEN_POOR = 0.45, 0.3  # as seen from here, where a prompt that is computed is not counted
 _VAGUE = ("outside", "unknown")  # what the counters do not explain
 
 
@@ -22,7 +23,8 @@ def utilisation(load: Load) -> float | None:
 
 
 def judge_utilisation(load: Load | None, server: str) -> Finding:
-    """Good from 60 % on: prompts, and the way in and out, take the rest. Bad below 40 %."""
+    """Good from 60 % on: the way in and out takes the rest. Bad below 40 %. Less is asked of what is only seen from
+    here."""
     num_sent = 0 if load is None else load.num_answered + load.num_late
     if load is None or num_sent < _FEWEST:
         return Finding(WHAT, "note", f"only {num_sent} requests were under way at once; nothing is said of it")
@@ -49,7 +51,8 @@ def judge_utilisation(load: Load | None, server: str) -> Finding:
         "held": dict(load.held), "cuts": dict(load.cuts),
     }  # fmt: skip
     reason = reason_of(load)
-    if used >= _GOOD:
+    good, poor = (_GOOD, _POOR) if counted else (_SEEN_GOOD, _SEEN_POOR)
+    if used >= good:
         return Finding(WHAT, "ok", text, figures=figures)
     why, change = explain(reason, load, server)
     others = who_was_in_the_way(load.neighbours)
@@ -58,4 +61,4 @@ def judge_utilisation(load: Load | None, server: str) -> Finding:
         return Finding(WHAT, "note", f"{text}; {why}", "stop them, and measure again", figures)
     if others:
         why += f"; but {others[0]} meanwhile"
-    return Finding(WHAT, "bad" if used < _POOR else "note", f"{text}; {why}", change, figures | {"reason": reason})
+    return Finding(WHAT, "bad" if used < poor else "note", f"{text}; {why}", change, figures | {"reason": reason})
