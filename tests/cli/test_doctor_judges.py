@@ -211,6 +211,7 @@ FOR_BLOCKS = {"mean_batch": 1.0, "running_max": 2.0, "waiting_mean": 7.0, "held"
     [
         (curve(100, 180, 300, 400), "ok", "4.0 times"),
         (curve(100, 180, 300, 280), "ok", "the knee is at 4"),
+        (curve(100, 180, 181, 182), "ok", "the knee is at 2"),
         (curve(*FLAT, last=ONE_AT_ONCE), "bad", "more than 1 at once"),
         (curve(*FLAT, last=FOR_BLOCKS), "bad", "KV"),
         (curve(*FLAT, neighbours=replace(QUIET, server=1.95)), "note", "keeps 1.9 of 2 cores busy already"),

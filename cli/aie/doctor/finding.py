@@ -1,6 +1,8 @@
 """One thing looked at: what was found, and what to change."""
 
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -26,12 +28,19 @@ class Finding:
 
 
 def show(findings: Iterable[Finding]) -> None:
-    """On standard output, what to change on a line of its own."""
+    """On standard output, what to change on a line of its own; on a terminal no line is broken within a word."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for finding in findings:
-        print(f"{_MARKS[finding.level]} {finding.what}: {finding.text}")
+        print(_line(f"{_MARKS[finding.level]} {finding.what}: {finding.text}", width))
         if finding.change:
-            print(f"     → {finding.change}")
+            print(_line(f"     → {finding.change}", width))
     sys.stdout.flush()
+
+
+def _line(text: str, width: int | None) -> str:
+    if width is None:
+        return text
+    return textwrap.fill(text, max(40, width), subsequent_indent=" " * 7, break_on_hyphens=False)
 
 
 def as_json(findings: Iterable[Finding]) -> list[dict[str, object]]:

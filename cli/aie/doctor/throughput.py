@@ -13,6 +13,7 @@ __all__ = ["judge_throughput"]
 
 WHAT = "throughput"
 _GROWS = 1.3  # times that of one client, from which more clients pay
+_AS_GOOD = 0.95  # of the best level
 _FALLS = 0.7  # of the best level
 _CORES_FULL = 0.85  # of all cores
 _CORES_IDLE = 0.6
@@ -26,9 +27,11 @@ def judge_throughput(levels: Sequence[Load], server: str, unit: str, refusals: R
     levels = [level for level in levels if level.num_answered]
     if len(levels) < 2:
         return Finding(WHAT, "note", f"only {len(levels)} level of clients was measured in the time there was")
-    best, last, one = max(levels, key=lambda level: level.per_s), levels[-1], levels[0]
+    last, one = levels[-1], levels[0]
+    most = max(level.per_s for level in levels)
+    best = next(level for level in levels if level.per_s >= _AS_GOOD * most)  # from there on more clients only wait
     curve = ", ".join(f"{level.clients}: {level.per_s:.4g}" for level in levels)
-    gain = best.per_s / one.per_s if one.per_s else 0.0
+    gain = most / one.per_s if one.per_s else 0.0
     text = f"{unit} by clients {curve}; {gain:.1f} times that of {one.clients} at best"
     figures: dict[str, object] = {
         "levels": [
@@ -36,11 +39,11 @@ def judge_throughput(levels: Sequence[Load], server: str, unit: str, refusals: R
         ],
         "gain": gain,
     }  # fmt: skip
-    if last.per_s < _FALLS * best.per_s:
+    if last.per_s < _FALLS * most:
         why, change = _why_flat(last, server, refusals if refused else None)
         return Finding(WHAT, _level(last, refused), f"{text}; it falls under load: {why}", change, figures)
     if gain >= _GROWS:
-        end = "" if best is last else f"; the knee is at {best.clients}"
+        end = "; it still grows there" if best is last else f"; the knee is at {best.clients}"
         return Finding(WHAT, "ok", text + end, figures=figures)
     full = _full_already(one, last)
     if full is not None:
