@@ -10,7 +10,7 @@ import pytest
 
 from aie_engine import BatchFacts, EngineStats, QueueFullError, TimelineReport, WorkerStats
 from aie_engine.timeline_report import TimelineEvent
-from aie_server import LoadFigures, ServerConfig, VersionState
+from aie_server import LoadFigures, ServedModel, ServerConfig, VersionState
 from aie_server.errors import ServerDrainingError, TooManyListenersError
 from aie_server.event_sources import EventSources
 from aie_server.events import EventHub
@@ -268,6 +268,16 @@ def test_a_worker_that_is_lost_and_the_next_one(harness: Any, sources: Any) -> N
         {"event": "worker", "model": "mini", "worker": "worker 0", "state": "lost"},
         {"event": "worker", "model": "mini", "worker": "worker 0", "state": "new", "restarts": 1},
     ]
+
+
+def test_another_version_is_no_lost_worker(harness: Any, sources: Any, make_engine: Any) -> None:
+    engine = make_engine()
+    engine.figures = EngineStats(worker_pid=4713)
+    sources.control.of = {"fake": LoadFigures(1, 0, 0.5, 1)}
+    harness._servers[-1].models.put(ServedModel("fake", engine, harness.text, created=2, version="2"))
+    sources.look()
+    (event,) = drained(sources.listener)
+    assert (event["event"], event["state"], event["version"]) == ("reload", "serves", "2")
 
 
 def test_a_reload_that_serves_one_that_fails_and_an_unload(harness: Any, sources: Any) -> None:

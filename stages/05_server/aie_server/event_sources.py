@@ -7,6 +7,7 @@ only while somebody listens.
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -79,6 +80,7 @@ class EventSources:
     def _forget(self) -> None:
         self._is_first = True
         self._began_s = self._clock()
+        self._served: dict[str, weakref.ref[ServedModel]] = {}  # a version that has gone is not kept
         self._stats: dict[str, EngineStats] = {}
         self._is_alive: dict[tuple[str, int], bool] = {}
         self._restarts: dict[tuple[str, int], int] = {}
@@ -114,6 +116,10 @@ class EventSources:
     def _look_at(self, model: ServedModel) -> None:
         """One engine: its steps, who was preempted in them, and whether it is still the same worker."""
         is_alive, name = model.engine.is_alive, model.name
+        seen = self._served.get(name)
+        if seen is None or seen() is not model:  # a version that was put to serve: its worker is no news of its own
+            self._served[name] = weakref.ref(model)
+            self._stats.pop(name, None)
         self._tell_of_worker(name, 0, is_alive, "engine")
         if not is_alive:
             return
