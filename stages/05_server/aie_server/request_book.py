@@ -46,7 +46,7 @@ class RequestTrace:
     is_prediction: bool = False  # by a predictor, which answers at once
     admitted_s: float | None = None
     submitted_s: float | None = None  # tokenized
-    prompt_tokens: int = 0  # of all prompts, each counted once
+    prompt_tokens: int = 0  # of all prompts, each counted once; of a predictor's texts
     choices: list[ChoiceTrace] = field(default_factory=list)
     computed_s: float | None = None  # of a predictor: all its inputs
     num_inputs: int = 0  # of a predictor
@@ -59,7 +59,8 @@ class RequestTrace:
     def counts(self) -> dict[str, object]:
         """Of one that has ended: how much it was, and how its choices ended."""
         if not self.choices:
-            return {"inputs": self.num_inputs} if self.num_inputs else {}
+            found = {"inputs": self.num_inputs, "prompt_tokens": self.prompt_tokens}
+            return {name: number for name, number in found.items() if number}
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": sum(choice.num_tokens for choice in self.choices),

@@ -76,6 +76,8 @@ def spans_of(record: AccessRecord, trace: RequestTrace | None, engines: Engines,
     }
     if trace.is_prediction:
         root.attributes |= _batch(trace)
+        if trace.prompt_tokens:
+            root.attributes["gen_ai.usage.input_tokens"] = trace.prompt_tokens
         root.children = list(_prediction(trace, end_s))
         return root
     reports = engines.reports(trace)

@@ -35,7 +35,7 @@ class SpanSink:
     """OpenTelemetry's library behind two methods. provider: its TracerProvider."""
 
     def __init__(self, provider: Any) -> None:
-        self._provider = provider
+        self._provider: Any = provider
         self._tracer = provider.get_tracer("aie")
         self._trace = importlib.import_module("opentelemetry.trace")
         context = importlib.import_module("opentelemetry.trace.propagation.tracecontext")
@@ -48,10 +48,12 @@ class SpanSink:
         self._write(span, parent, epoch_s, self._trace.SpanKind.SERVER)
 
     def close(self, timeout_s: float = _CLOSE_S) -> None:
-        """Send what is left, if somebody takes it soon."""
-        closing = threading.Thread(target=self._provider.shutdown, name="aie-tracing-end", daemon=True)
-        closing.start()
-        closing.join(timeout_s)
+        """Send what is left, if somebody takes it soon. A second call does nothing."""
+        provider, self._provider = self._provider, None
+        if provider is not None:
+            closing = threading.Thread(target=provider.shutdown, name="aie-tracing-end", daemon=True)
+            closing.start()
+            closing.join(timeout_s)
 
     def _write(self, span: SpanFacts, parent: Any, epoch_s: float, kind: Any) -> None:
         def ns(at_s: float) -> int:

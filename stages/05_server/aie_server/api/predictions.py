@@ -129,7 +129,8 @@ class PredictionRun:
         metrics = self._context.metrics.of_model(self._model.name)
         metrics.inputs.inc(len(items))
         if self._model.pipeline.reads in ("text", "tokens"):
-            metrics.tokens.inc(sum(item.length for item in items))
+            self._trace.prompt_tokens = sum(item.length for item in items)
+            metrics.tokens.inc(self._trace.prompt_tokens)
         return outputs
 
     @property
