@@ -3,10 +3,14 @@
 import asyncio
 import json
 import signal
+import subprocess
 import sys
 
 import psutil
 import pytest
+
+from aie.bench import target
+from aie.bench.uninterrupted import uninterrupted
 
 MODELS = b'{"data": [{"id": "m"}]}'
 
@@ -74,3 +78,31 @@ def test_the_load_generator_dies(scripted, tmp_path):
     assert [level["answered"] for level in report["levels"]] == [4] and "4/4" in out  # the level before
     assert err.strip().splitlines()[-1].startswith("aie: A process of the load generator ended by signal 9;")
     assert "Traceback" not in out + err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_while_a_process_is_started_interrupts_wait(number):
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    reached = []
+    try:
+        with pytest.raises(KeyboardInterrupt), uninterrupted():
+            signal.raise_signal(number)
+            reached.append(number)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert reached == [number]
+
+
+def test_of_a_server_that_is_stopped_nobody_is_left(monkeypatch):
+    """As where it dies in mid-start: a process that it started goes on without it."""
+    monkeypatch.setattr(target, "_STOP_S", 0.2)
+    child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+    script = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(600)"
+    server = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, start_new_session=True)
+    server.stdout.readline()
+    family = psutil.Process(server.pid).children()
+    target._stop(server)
+    server.stdout.close()
+    assert server.returncode == -signal.SIGTERM and len(family) == 1
+    assert psutil.wait_procs(family, timeout=30)[1] == []

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from aie.bench.generator.channel import Frames, frame
+from aie.bench.uninterrupted import uninterrupted
 
 __all__ = ["Process"]
 
@@ -25,10 +26,11 @@ class Process:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # what it writes when it dies; closed in `end`
         try:
             # Its own session: a Ctrl-C at the terminal reaches only us, who end it by closing the socket.
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "aie.bench.generator", str(theirs.fileno())], pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._said, start_new_session=True,
-            )  # fmt: skip
+            with uninterrupted():
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "aie.bench.generator", str(theirs.fileno())], pass_fds=(theirs.fileno(),),
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._said, start_new_session=True,
+                )  # fmt: skip
         except BaseException:
             self.link.close()
             self._said.close()

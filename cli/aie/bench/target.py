@@ -20,12 +20,14 @@ from aie.bench.client import Endpoint, describe_error, get_text
 from aie.bench.energy import is_this_machine, meter_of
 from aie.bench.fleet import Fleet
 from aie.bench.load import Sampler
+from aie.bench.uninterrupted import uninterrupted
 from aie.console import note
 from aie_engine import EnvironmentLacksError, InvalidInputError
 
 __all__ = ["Target", "own_server", "reach"]
 
 _START_TIMEOUT_S = 180.0
+_STOP_S = 15.0  # in good order
 
 
 class Target:
@@ -110,16 +112,18 @@ def own_server(arguments: list[str]) -> Iterator[tuple[str, int]]:
     command = [sys.executable, "-m", "aie", "serve", *arguments, "--host", "127.0.0.1", "--port", str(port)]
     with tempfile.TemporaryDirectory(prefix="aie-bench-") as folder:
         log = Path(folder) / "server.log"
-        with log.open("wb") as sink:
-            # Its own session: a Ctrl-C at the terminal reaches only us, and we stop the server in good order.
-            server = subprocess.Popen(
-                command, stdout=sink, stderr=sink, stdin=subprocess.DEVNULL, start_new_session=True
-            )
+        server = None
         try:
+            # Its own session: a Ctrl-C at the terminal reaches only us, and we stop the server in good order.
+            with log.open("wb") as sink, uninterrupted():
+                server = subprocess.Popen(
+                    command, stdout=sink, stderr=sink, stdin=subprocess.DEVNULL, start_new_session=True
+                )
             _wait_until_ready(server, port, log)
             yield f"http://127.0.0.1:{port}", server.pid
         finally:
-            _stop(server)
+            if server is not None:
+                _stop(server)
 
 
 def _wait_until_ready(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
@@ -138,17 +142,33 @@ def _wait_until_ready(server: subprocess.Popen[bytes], port: int, log: Path) -> 
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
-    if server.poll() is not None:
-        return
-    server.send_signal(signal.SIGTERM)
+    """Whatever interrupts this, nothing of it is left: neither the server nor processes of its own, which take a moment
+    to notice where it was stopped in mid-start."""
+    server.send_signal(signal.SIGTERM)  # nothing, where it has ended
     try:
-        server.wait(15)
-    except subprocess.TimeoutExpired:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(_STOP_S)
+        end_s = time.monotonic() + _STOP_S
+        while _has_session(server) and time.monotonic() < end_s:
+            time.sleep(0.05)
+    finally:
         if hasattr(os, "killpg"):
-            os.killpg(server.pid, signal.SIGKILL)  # the session that was started above, nothing else
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGKILL)  # the session that was started above, nothing else
         else:
             server.kill()
-        server.wait(5)
+        server.wait()
+
+
+def _has_session(server: subprocess.Popen[bytes]) -> bool:
+    """Whether a process of its session is alive; False where the system does not say."""
+    if not hasattr(os, "killpg"):
+        return False
+    try:
+        os.killpg(server.pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _free_port() -> int:
