@@ -107,7 +107,7 @@ def _say_all(crowd: Sequence[Entry]) -> str:
     if kind == "batch":
         sizes = [int(event.get("size", 0)) for event in crowd]
         spread = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)}–{max(sizes)}"
-        return f"{text} of {spread}, mean {count(sum(sizes) / number)}, cut: {_shares(crowd, 'cut')}"
+        return f"{text} cut: {_shares(crowd, 'cut')}; of {spread}, mean {count(sum(sizes) / number)}"
     if kind == "steps":
         return _steps(_sum_of_steps(crowd))
     if kind == "preempted":

@@ -73,11 +73,11 @@ def _predictor_facts(summary: ModelSummary) -> Iterator[tuple[str, str]]:
         inputs.append(f"{count(summary.inputs_per_s)}/s")
     yield "inputs", ", ".join(inputs)
     batches = [] if summary.mean_batch is None else [f"mean {count(summary.mean_batch)}"]
-    if "utilisation" in gauges:
-        batches.append(f"{percent(gauges['utilisation'])} full since the start")
     if summary.cuts:
         largest = sorted(summary.cuts.items(), key=lambda item: item[1], reverse=True)
         batches.append("cut because " + " · ".join(f"{reason} {percent(share)}" for reason, share in largest))
+    if "utilisation" in gauges:
+        batches.append(f"{percent(gauges['utilisation'])} full since the start")
     if batches:
         yield "batches", ", ".join(batches)
     yield from _latency_facts(summary, {phase: phase for phase in PREDICTION_PHASES})

@@ -77,7 +77,7 @@ def test_crowds_are_one_line_that_says_how_many_and_why() -> None:
     ends = [{"event": "ended", "request_id": f"r{n}", "model": "tiny", "why": "stop"} for n in range(4)]
     assert [line[9:] for line in words(*batches, *ends)] == [
         "ended     ×4 tiny: stop 100 %",
-        "batch     ×8 mini of 2–8, mean 6.5, cut: full 75 % · waited 25 %",
+        "batch     ×8 mini cut: full 75 % · waited 25 %; of 2–8, mean 6.5",
     ], "what matters more last, where it is seen in a few lines"
     few = words(*batches[:3])
     assert len(few) == 3, "a few are told one by one"

@@ -21,7 +21,7 @@ def test_the_picture(top: Any) -> None:
         "held by big (44 blocks)", "10/s, 2 preempted",
         "p50 233 ms  p90 447 ms  p99 495 ms  (n=200 in 4 s)", "100.0 MiB resident",
         "waits waits for 3 s: too few KV blocks are free (9 needed with some to grow, 2 free)",
-        "8 running, 4 waiting, 100/s", "mean 10, 50 % full since the start, cut because full 100 %", "open (2)",
+        "8 running, 4 waiting, 100/s", "mean 10, cut because full 100 %, 50 % full since the start", "open (2)",
         "KV blocks 94 % · queue 6 %; held by big (44 blocks)", "decode 67 % · stalled 33 %; stalled by waits 3 s;",
         "preempted 2 times", "7+40", "3 more are open, of other clients", "batch of 8, cut: full", "3 in",
     ):  # fmt: skip
