@@ -17,7 +17,7 @@ from aie.top.request_table import request_lines, request_parts
 from aie.top.summary import ModelSummary, summaries
 from aie.top.words import duration, who_held
 
-__all__ = ["draw", "plain_lines"]
+__all__ = ["draw", "plain_lines", "told_of"]
 
 _LOOSE_EVENTS = 10
 
@@ -60,6 +60,14 @@ def plain_lines(history: History) -> Iterator[str]:
     for summary in summaries(history):
         facts = [f"{name} {text}" for name, text in facts_of(summary)]
         yield f"{summary.model.name or 'model'}: " + "; ".join(facts)
+
+
+def told_of(history: History) -> Iterator[str]:
+    """What went wrong since the look before: rejections, preemptions, workers lost. The rest is in the figures."""
+    events = history.last.events if history.last is not None else None
+    for line, style in event_lines([events or ()], _LOOSE_EVENTS):
+        if style:
+            yield line
 
 
 def _model(summary: ModelSummary, look: Look, width: int | None) -> RenderableType:

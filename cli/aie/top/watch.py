@@ -16,7 +16,7 @@ from rich.live import Live
 from aie.top.history import History
 from aie.top.look import Look
 from aie.top.picture import Picture
-from aie.top.screen import draw, plain_lines
+from aie.top.screen import draw, plain_lines, told_of
 from aie.top.summary import document
 from aie_engine import EnvironmentLacksError
 
@@ -99,7 +99,8 @@ class Screen:
 
 @dataclass(slots=True)
 class Lines:
-    """A line per model and look, for where there is no terminal. A trouble is told once, until it is another."""
+    """A line per model and look, and one for what went wrong meanwhile, for where there is no terminal. A trouble is told
+    once, until it is another."""
 
     write: Callable[[str], None]
     wall_clock: Callable[[], str] = lambda: time.strftime("%H:%M:%S")
@@ -109,6 +110,8 @@ class Lines:
         if trouble is None:
             for line in plain_lines(history):
                 self.write(f"{self.wall_clock()} {line}")
+            for line in told_of(history):
+                self.write(line)
         elif trouble != self._told:
             self.write(f"{self.wall_clock()} {trouble}")
         self._told = trouble

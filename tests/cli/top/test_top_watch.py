@@ -3,6 +3,7 @@
 import json
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,15 @@ def test_it_goes_on_when_the_server_comes_back(top: Any) -> None:
     assert len(lines) == 5 and lines[1].startswith("12:00 tiny: batch 3 running, 2 waiting")
     assert any("66.7/s generated" in line for line in lines[-2:]), "over the six seconds that it was away"
     assert looks.slept == [2.0] * 4
+
+
+def test_what_went_wrong_is_a_line_too(top: Any) -> None:
+    lines: list[str] = []
+    lost = {"event": "worker", "model": "tiny", "worker": "engine", "state": "lost"}
+    look = replace(top.first(1.0), events=[{"event": "started", "request_id": "r", "model": "tiny"}, lost])
+    with pytest.raises(KeyboardInterrupt):
+        run(Looks(look, top.second(3.0)), Lines(lines.append, lambda: "12:00"))
+    assert [line.strip() for line in lines if not line.startswith("12:00")] == ["worker    tiny engine: lost"]
 
 
 def test_the_first_look_must_succeed(top: Any) -> None:
