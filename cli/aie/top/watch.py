@@ -99,8 +99,8 @@ class Screen:
 
 @dataclass(slots=True)
 class Lines:
-    """A line per model and look, and one for what went wrong meanwhile, for where there is no terminal. A trouble is told
-    once, until it is another."""
+    """A line per model and look, and those for what went wrong meanwhile, for where there is no terminal. A trouble is
+    told once, until it is another."""
 
     write: Callable[[str], None]
     wall_clock: Callable[[], str] = lambda: time.strftime("%H:%M:%S")
