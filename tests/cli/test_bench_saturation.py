@@ -138,6 +138,19 @@ def test_too_short_says_nothing():
     assert saturated(rising, [], 50.0, rules=Rules(min_s=1.0)) is None
 
 
+@pytest.mark.parametrize(("share", "is_stopped"), [(0.0, False), (0.05, False), (0.5, True), (1.0, True)])
+def test_a_server_that_refuses_says_so_itself(share, is_stopped):
+    outcomes = queue(20.0, workers=1000, seconds=0.2, seed=4)
+    draw = random.Random(1)
+    for one in outcomes:
+        if draw.random() < share:
+            one.status, one.error, one.first_token_s, one.end_s = 503, "HTTP 503: full", None, one.due_s
+    found = replay(outcomes)
+    assert (found is not None) == is_stopped
+    if found is not None:
+        assert 10.0 <= found[0] < 13.0 and "saturated: it refused" in found[1]
+
+
 # Promises that are broken whatever comes
 
 

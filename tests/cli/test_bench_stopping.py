@@ -57,15 +57,18 @@ def answering(scripted, count):
     return answer
 
 
-def test_who_is_open_when_a_level_is_stopped_is_in_no_latency_and_no_failure(scripted):
+def test_who_is_open_when_a_level_is_stopped_waited_for_so_long_and_is_no_failure(scripted):
     result = watched(scripted, answering(scripted, 1), [0.0, 0.0, 0.0, 1000.0])
     assert sorted(one.kind for one in result.outcomes) == ["answered", "stopped", "stopped"]
     assert "ttft<1e-06ms is broken" in result.stopped and result.wall_s < 100 and result.unsent == 0
     row = summarize(replace(result, offered_per_s=3.0), parse_slo("ttft<1s"))
     assert (row.requests, row.answered, row.failed, row.ends["stopped"], row.good) == (3, 1, 0, 2, 1)
-    assert row.e2e.count == row.ttft.count == 1 and row.errors == {}
+    assert (row.ttft.count, row.e2e.count, row.tpot.count, row.errors) == (3, 3, 0, {})
+    assert row.due_e2e.p50 >= row.due_ttft.p50
     [line] = [line for line in notes([row]) if "stopped after" in line]
-    assert line.startswith("3/s: stopped after") and "2 requests were still open; they are in no latency" in line
+    assert (
+        line.startswith("3/s: stopped after") and "2 requests were still open; TTFT and E2E count what they had" in line
+    )
     assert [*load_table([row], "t").columns[-1].cells] == ["stopped"]
 
 

@@ -1,8 +1,9 @@
 """Watches a level of the open loop while it runs, and says when the rest of it can change nothing any more.
 
-Two reasons: the server is saturated, so that every later request would only wait longer; or, where a promise is looked
-at, it is broken whatever comes: so many requests were late that even if all others were early, the percentile would not
-be kept. The second is no estimate. The first is one, and careful (see `saturation`).
+The server is saturated, so that every later request would only wait longer: an estimate, and a careful one (see
+`saturation`). Or it says so itself, by refusing a part of the requests for a while. Or a promise is looked at, and is
+broken whatever comes: so many requests were late that even if all others were early, the percentile would not be kept.
+That is no estimate.
 """
 
 from bisect import bisect_right
@@ -18,7 +19,9 @@ from aie.bench.slo import Slo
 __all__ = ["EarlyStop"]
 
 _FIRST_ENDS = 10  # requests whose end-to-end time tells how long a level takes to fill up
-_RAMPS = 2.0  # so many of their median
+_RAMPS = 1.0  # so many of their median
+_REFUSED = 0.1  # of those that ended lately
+_FEWEST_REFUSED = 20
 
 
 @dataclass(slots=True)
@@ -37,6 +40,7 @@ class EarlyStop:
     _num_ended: int = 0
     _num_open: deque[Sample] = field(default_factory=deque)
     _waits: deque[Sample] = field(default_factory=deque)
+    _ends: deque[tuple[float, bool]] = field(default_factory=deque)  # the latest, and whether they were refused
     _first_ends: list[float] = field(default_factory=list)
     _late: list[int] = field(default_factory=list)  # ended requests beyond each limit
     _seen: set[int] = field(default_factory=set)  # open ones whose first token has been counted
@@ -62,6 +66,7 @@ class EarlyStop:
         """It is over."""
         self._open.pop(id(outcome), None)
         self._num_ended += 1
+        self._ends.append((outcome.end_s, outcome.kind == "rejected"))
         if id(outcome) in self._seen:
             self._seen.remove(id(outcome))
         elif outcome.first_token_s is not None:
@@ -86,11 +91,25 @@ class EarlyStop:
                 samples.popleft()
         if (broken := self._hopeless(now_s)) is not None:
             return broken
-        if not self.watches_growth or len(self._first_ends) < _FIRST_ENDS // 2:
+        if not self.watches_growth:
+            return None
+        if (refused := self._refusals(now_s)) is not None:
+            return f"saturated: {refused}"
+        if len(self._first_ends) < _FIRST_ENDS // 2:
             return None
         settled_s = self._start_s + _RAMPS * median(self._first_ends)
         seen = saturated(self._num_open, self._waits, now_s, settled_s=settled_s, rules=self.rules)
         return None if seen is None else f"saturated: {seen}"
+
+    def _refusals(self, now_s: float) -> str | None:
+        assert self._start_s is not None
+        while self._ends and self._ends[0][0] < now_s - self.rules.min_s:
+            self._ends.popleft()
+        refused = sum(is_refused for _, is_refused in self._ends)
+        is_early = now_s - self._start_s < self.rules.min_s
+        if is_early or refused < _FEWEST_REFUSED or refused < _REFUSED * len(self._ends):
+            return None
+        return f"it refused {refused} of the {len(self._ends)} requests that ended within {self.rules.min_s:.0f} s"
 
     def _hopeless(self, now_s: float) -> str | None:
         if self.slo is None:

@@ -76,7 +76,7 @@ def _of_answers(row: Row) -> Iterator[str]:
         unsent = f", and {row.unsent} were due and not sent" if row.unsent else ""
         yield (
             f"stopped after {row.wall_s:.0f} s: {row.stopped}. {row.ends['stopped']} requests were still open{unsent}; "
-            "they are in no latency. --no-stop goes on to the end."
+            "TTFT and E2E count what they had waited, and are at least so long. --no-stop goes on to the end."
         )
     elif row.saturated is not None:
         yield f"the server {row.saturated}; a longer run would have had longer latencies."

@@ -150,7 +150,10 @@ def summarize(result: LevelResult, slo: Slo | None = None) -> Row:
     output_tokens = sum(one.num_output_tokens for one in answered)
     num_events = sum(1 + len(one.gaps_s) for one in answered)
     steady = steady_window(result.outcomes)
-    scheduled = [one for one in answered if one.due_s is not None]
+    # Of a level that was stopped early only the fast ones have been answered. The others count by what they had waited,
+    # so that no percentile is lower than it would have been.
+    waited = [one for one in result.outcomes if one.error is None or one.kind == "stopped"]
+    scheduled = [one for one in waited if one.due_s is not None]
     return Row(
         concurrency=result.concurrency,
         offered_per_s=result.offered_per_s,
@@ -167,11 +170,11 @@ def summarize(result: LevelResult, slo: Slo | None = None) -> Row:
         output_tokens=output_tokens,
         tokens_per_event=output_tokens / num_events if num_events else None,
         ttfr=Latency.of([one.ttfr_s for one in answered if one.ttfr_s is not None]),
-        ttft=Latency.of([one.ttft_s for one in answered if one.ttft_s is not None]),
+        ttft=Latency.of([value for one in waited if (value := _ttft_s(one)) is not None]),
         itl=Latency.of([gap for one in answered for gap in one.gaps_s]),
         tpot=Latency.of([one.tpot_s for one in answered if one.tpot_s is not None]),
-        e2e=Latency.of([one.e2e_s for one in answered]),
-        due_ttft=Latency.of([one.ttft_from_schedule_s for one in scheduled if one.ttft_from_schedule_s is not None]),
+        e2e=Latency.of([one.e2e_s for one in waited]),
+        due_ttft=Latency.of([value + one.lag_s for one in scheduled if (value := _ttft_s(one)) is not None]),
         due_e2e=Latency.of([one.e2e_from_schedule_s for one in scheduled]),
         lag=Latency.of([one.lag_s for one in result.outcomes if one.due_s is not None]),
         client_cpu=result.client_cpu,
@@ -226,6 +229,12 @@ def _parts(result: LevelResult, slo: Slo | None) -> dict[str, Row]:
         own.mean_batch = None if own.server is None else own.server.mean_batch
         found[label] = summarize(own, slo)
     return found
+
+
+def _ttft_s(outcome: Outcome) -> float | None:
+    """From sending; of one that was still open, at least what it had waited."""
+    waits = outcome.ttft_s is None and outcome.kind == "stopped" and outcome.is_stream
+    return outcome.e2e_s if waits else outcome.ttft_s
 
 
 def _by_turn(answered: Sequence[Outcome]) -> tuple[float, ...]:
