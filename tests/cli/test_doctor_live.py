@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -29,6 +30,7 @@ from aie.doctor.measured import Neighbours
 from aie.doctor.memory_growth import judge_memory
 from aie.doctor.memory_rounds import MemoryGauge, run_rounds
 from aie.doctor.server import Window, look_at_metrics
+from aie_engine import available_cores
 
 METRICS = """\
 aie_num_requests_running{{model_name="m"}} 0
@@ -343,6 +345,30 @@ def test_a_closed_loop_sends_what_it_is_told_and_stops_in_time():
 def test_numbers_but_no_counts_and_times():
     document = {"data": [{"index": 7, "embedding": [1, 2.5]}], "usage": {"total_tokens": 9}, "id": 4, "ok": True}
     assert list(numbers_in(document)) == [1.0, 2.5]
+
+
+def test_a_server_of_its_own_is_started_checked_and_stopped(tiny_model, monkeypatch, tmp_path):
+    monkeypatch.setattr(live, "_QUICK_S", 1.0)
+    monkeypatch.setattr(live, "_LEAST_S", 2.0)
+    monkeypatch.delenv("AIE_API_KEY", raising=False)
+    path = tmp_path / "found.json"
+    arguments = [
+        "--live",
+        str(tiny_model),
+        "--quick",
+        "--serve-args",
+        f"--threads {available_cores() + 1}",
+        "--json",
+        str(path),
+    ]
+    before = {one.pid for one in psutil.Process().children(recursive=True)}
+    result = CliRunner().invoke(app, ["doctor", *arguments])
+    found = json.loads(path.read_text())
+    assert result.exit_code in (0, 1) and found["complete"] and found["server"] == "aie"
+    by_name = {one["what"]: one for one in found["findings"]}
+    assert by_name["threads of the server"]["level"] == "bad" and "request after the start" in str(by_name)
+    left = [one for one in psutil.Process().children(recursive=True) if one.pid not in before]
+    assert not [one for one in left if one.status() != psutil.STATUS_ZOMBIE]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
