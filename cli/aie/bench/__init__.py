@@ -3,7 +3,7 @@
 Reading order, a line each:
 
 what is sent    workload (prompts), lengths_file and trace (real traffic), arrivals (when), streaming_plan, trace_plan
-sending         generator/ (processes that send and time) ← process ← fleet (starts and hears them) ← load (a level); client
+sending         generator/ (processes that send and time) ← process, fleet (start, hear) ← load (level); client
 what is said    statistics and student (what may be said of few samples), slo, steady, keeping_up, timeline, by_step (a
                 rate that changes) → report
 the server's    server_side: what its own metrics counted meanwhile → server_report; energy: what the machine told
@@ -17,7 +17,8 @@ afterwards      curve and knee, header (where and by what), sections → pages (
 two of them     recorded (a report read back) → compare, compare_search → compare_command
 
 notes has the lines below the tables. Then options (checked as a whole; endpoint_checks), target (the server under test,
-started here when no URL is given), measure, command and routing. engine_alone measures the engine without a server.
+started here when no URL is given; uninterrupted), measure, command and routing. engine_alone measures the engine
+without a server.
 """
 
 from typing import TYPE_CHECKING
