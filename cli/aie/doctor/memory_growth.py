@@ -55,7 +55,7 @@ def judge_memory(seen: MemoryRounds, server: str, url: str) -> Finding:
         f"{format_bytes(seen.sizes[-1])}"
     )
     first_use = explained[-1] - explained[0]
-    text += f", {format_bytes(first_use)} of it KV blocks used for the first time)" if first_use else ")"
+    text += f", {format_bytes(first_use)} of it KV blocks used for the first time)" if first_use > 0 else ")"
     figures: dict[str, object] = {
         "sizes": list(seen.sizes), "first_use": list(seen.first_use), "slope": line.slope, "low": line.low,
         "high": line.high, "requests_per_round": seen.requests_per_round,
