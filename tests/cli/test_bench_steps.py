@@ -1,10 +1,18 @@
 """Rates that change: ramps, steps and spikes, when requests are due and what is said of each part."""
 
+import json
+
 import pytest
 
 from aie.bench.arrivals import Arrivals, Rate, Step, parse_rates
 from aie.bench.by_step import by_step, parts_of, step_cells, steps_table
 from aie.bench.client import Outcome
+from aie.bench.curve import curve
+from aie.bench.load import LevelResult
+from aie.bench.notes import notes
+from aie.bench.pages import html, markdown
+from aie.bench.recorded import level_label
+from aie.bench.report import summarize
 from aie_engine import InvalidInputError
 
 SPIKE = "2x30s,20x10s,2x30s"
@@ -98,3 +106,26 @@ def test_the_table_has_a_row_for_each():
     assert len(table.rows) == 5 and [*table.columns[0].cells] == ["x"] * 5
     assert step_cells(steps[0])[:3] == ["0", "4", "0-2/s"] and step_cells(steps[1])[-1] == "–"
     assert steps_table([("x", ())]) is None
+
+
+def document_of(rows):
+    return {"model": "m", "url": "u", "endpoint": "chat", "lengths": "fixed", "context": {}, "complete": True,
+            "levels": [json.loads(json.dumps(row.as_json())) for row in rows]}  # fmt: skip
+
+
+def test_reports_show_each_part():
+    outcomes = [outcome(float(at), 0.5 + at) for at in range(20)]
+    rate = parse_rates("1x10s,3x10s")[0]
+    result = LevelResult(3, outcomes, 40.0, offered_per_s=2.0, rate=str(rate), steps=parts_of(rate, 20.0))
+    row = summarize(result)
+    assert row.label == row.name == level_label(row.as_json()) == "1x10s,3x10s" and len(row.steps) == 2
+    assert not any("falls behind" in line for line in notes([row]))  # the rate grew, and so may what is waited for
+    for page in (html(document_of([row])), markdown(document_of([row]))):
+        assert "As the rate changed" in page and "3/s" in page and "14500" in page
+
+
+def test_the_curve_goes_from_the_least_load_to_the_most():
+    rates = (4.0, 1.0, 2.0)
+    rows = [summarize(LevelResult(1, [outcome(0.0, 1.0)] * 8, 8.0 / rate, offered_per_s=rate)) for rate in rates]
+    _, points = curve(document_of(rows))
+    assert [point.label for point in points] == ["1 requests/s", "2 requests/s", "4 requests/s"]

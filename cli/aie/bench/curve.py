@@ -20,8 +20,8 @@ class Point:
 
 
 def curve(document: Mapping[str, Any]) -> tuple[str, list[Point]]:
-    """The unit of throughput, and a point for each row of a report, in its order."""
-    levels: Sequence[Mapping[str, Any]] = document["levels"]
+    """The unit of throughput, and a point for each row of a report, from the least load to the most."""
+    levels: Sequence[Mapping[str, Any]] = sorted(document["levels"], key=_load)
     if any(level["ttft"]["count"] for level in levels):
         points = [Point(level_label(level), level["output_tokens_per_s"], _generated(level)) for level in levels]
         return "tokens/s", points
@@ -48,6 +48,11 @@ def curve_lines(document: Mapping[str, Any]) -> list[str]:
     if at_knee:
         series["knee"] = [(point.throughput, y) for point in at_knee for y in point.latencies.values()]
     return scatter(series, x_label=unit, y_label="latency in ms", width=60, height=10)
+
+
+def _load(level: Mapping[str, Any]) -> float:
+    rate = level["offered_per_s"]
+    return float(level["concurrency"] if rate is None else rate)
 
 
 def _generated(level: Mapping[str, Any]) -> dict[str, float]:
