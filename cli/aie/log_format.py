@@ -1,6 +1,6 @@
 """Lines of the log as JSON, one object each: for those who read logs with programs.
 
-    {"time": "2026-11-30T14:05:01.123456Z", "level": "info", "logger": "aie.access", "message": "…", "status": 200, …}
+    {"timestamp": "2026-11-30T14:05:01.123456Z", "level": "info", "logger": "aie.access", "message": "…", "status": 200}
 
 What a client sent may hold anything. Only ASCII is written, everything else escaped; half a character, which no JSON
 text may hold, is shown as Python would write it; a number that is none is text. So each line is one valid object.
@@ -16,7 +16,7 @@ from typing import Any, Final
 __all__ = ["FORMATS", "JsonFormatter", "TextFormatter", "json_line", "make_formatter"]
 
 FORMATS: Final = ("text", "json")
-_OWN: Final = ("time", "level", "logger", "message")
+_OWN: Final = ("timestamp", "level", "logger", "message")
 
 
 class TextFormatter(logging.Formatter):
@@ -45,8 +45,8 @@ def make_formatter(name: str) -> logging.Formatter:
 
 def json_line(at_s: float, level: str, logger: str, message: str, fields: Mapping[str, object] | None = None) -> str:
     """One object, without the end of the line. at_s: since 1970."""
-    time = datetime.fromtimestamp(at_s, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    line: dict[str, Any] = {"time": time, "level": level.lower(), "logger": logger, "message": _plain(message)}
+    when = datetime.fromtimestamp(at_s, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    line: dict[str, Any] = {"timestamp": when, "level": level.lower(), "logger": logger, "message": _plain(message)}
     for name, value in (fields or {}).items():
         line[f"{name}_" if name in _OWN else str(_plain(name))] = _plain(value)
     return json.dumps(line)

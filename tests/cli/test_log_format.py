@@ -50,7 +50,7 @@ def test_a_line() -> None:
     record = record_of("%s took %d ms", "r1", 7, level=logging.WARNING, fields={"status": 200, "request_id": "r1"})
     record.created = 1_790_000_000.25
     assert json.loads(JsonFormatter().format(record)) == {
-        "time": "2026-09-21T14:13:20.250000Z", "level": "warning", "logger": "aie.access", "message": "r1 took 7 ms",
+        "timestamp": "2026-09-21T14:13:20.250000Z", "level": "warning", "logger": "aie.access", "message": "r1 took 7 ms",
         "status": 200, "request_id": "r1",
     }  # fmt: skip
 
@@ -77,12 +77,12 @@ def test_what_clients_send_stays_inside_its_string(text: str) -> None:
     assert found["message"] == found["path"] == found[shown] == shown
 
 
-@given(st.text(st.characters()), st.dictionaries(st.text() | st.sampled_from(["time", "level"]), anything))
+@given(st.text(st.characters()), st.dictionaries(st.text() | st.sampled_from(["timestamp", "level"]), anything))
 def test_any_fields_make_one_valid_object(message: str, fields: dict[str, Any]) -> None:
     names = {name.encode("utf-8", "backslashreplace").decode() for name in fields}
-    if not names & {"time_", "level_", "logger_", "message_"}:
+    if not names & {"timestamp_", "level_", "logger_", "message_"}:
         found = read(json_line(0.0, "INFO", "aie", message, fields))
-        assert found["time"] == "1970-01-01T00:00:00.000000Z" and found["level"] == "info"
+        assert found["timestamp"] == "1970-01-01T00:00:00.000000Z" and found["level"] == "info"
 
 
 def test_a_field_cannot_take_the_place_of_ours() -> None:
@@ -154,7 +154,7 @@ def test_every_line_of_a_server_is_an_object(tiny_gguf: Path) -> None:
         if found[-1]["message"].startswith("Ready"):
             process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
-    assert all({"time", "level", "logger", "message"} <= set(one) for one in found)
+    assert all({"timestamp", "level", "logger", "message"} <= set(one) for one in found)
     assert found[-1]["message"] == "Stopped." and found[-1]["logger"] == "aie.serve"
 
 
