@@ -50,8 +50,8 @@ def test_a_line() -> None:
     record = record_of("%s took %d ms", "r1", 7, level=logging.WARNING, fields={"status": 200, "request_id": "r1"})
     record.created = 1_790_000_000.25
     assert json.loads(JsonFormatter().format(record)) == {
-        "timestamp": "2026-09-21T14:13:20.250000Z", "level": "warning", "logger": "aie.access", "message": "r1 took 7 ms",
-        "status": 200, "request_id": "r1",
+        "timestamp": "2026-09-21T14:13:20.250000Z", "level": "warning", "logger": "aie.access",
+        "message": "r1 took 7 ms", "status": 200, "request_id": "r1",
     }  # fmt: skip
 
 
