@@ -243,7 +243,7 @@ def test_a_run_that_is_called_off_disturbs_none_after_it(scripted):
 
 
 def children():
-    return [one for one in psutil.Process().children() if "aie.bench.generator" in one.cmdline()]
+    return [one for one in psutil.Process().children() if "aie.bench.generator" in " ".join(one.cmdline())]
 
 
 def test_a_process_that_dies_is_one_sentence_and_what_ended_is_kept(scripted):
@@ -306,6 +306,19 @@ def test_a_parent_that_is_killed_leaves_nobody():
     parent.stdout.close()
     _, alive = psutil.wait_procs(found, timeout=60)
     assert not alive
+
+
+def test_a_folder_full_of_other_modules_is_not_imported_from(scripted, tmp_path, monkeypatch):
+    for name in ("socket", "asyncio", "aie"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
+    assert [one.error for one in run(scripted(ok), [whole(1)], Closed(1)).outcomes] == [None]
+
+
+def test_a_process_that_cannot_start_says_why(scripted, monkeypatch):
+    monkeypatch.setattr("aie.bench.process._WHAT_IT_RUNS", "raise ValueError('no such thing')")
+    with pytest.raises(GeneratorDiedError, match=r"ended with code 1 \(ValueError: no such thing\)"):
+        run(scripted(ok), [whole(1)], Closed(1))
 
 
 def test_a_process_imports_little():

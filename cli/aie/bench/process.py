@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from aie.bench.generator.channel import Frames, frame
@@ -15,6 +16,11 @@ __all__ = ["Process"]
 
 _END_S = 2.0  # that a process may take to end
 _READ_BYTES = 1 << 20
+# -P: modules of the folder in which somebody happens to be are not for it. This package may be on our path alone.
+_WHERE = str(Path(__file__).parents[2])
+_WHAT_IT_RUNS = (
+    "import sys; sys.path.append(sys.argv[1]); from aie.bench.generator.worker import main; main(int(sys.argv[2]))"
+)
 
 
 class Process:
@@ -28,9 +34,13 @@ class Process:
             # Its own session: a Ctrl-C at the terminal reaches only us, who end it by closing the socket.
             with uninterrupted():
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "aie.bench.generator", str(theirs.fileno())], pass_fds=(theirs.fileno(),),
-                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._said, start_new_session=True,
-                )  # fmt: skip
+                    [sys.executable, "-P", "-c", _WHAT_IT_RUNS, _WHERE, str(theirs.fileno())],
+                    pass_fds=(theirs.fileno(),),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=self._said,
+                    start_new_session=True,
+                )
         except BaseException:
             self.link.close()
             self._said.close()
