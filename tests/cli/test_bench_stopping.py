@@ -301,3 +301,26 @@ def test_a_level_knows_its_steps():
     assert level("2x3s,9x2s").until_s == 5.0 and len(level("2x3s,9x2s").requests) == 24
     assert level("2x3s,9x2s").rate_label == "2x3s,9x2s" and level("1-3").rate_label == "1-3/s"
     assert level("5").rate_label is None and level("5").steps == ()
+
+
+# Whose fault it is
+
+
+@pytest.mark.parametrize(
+    ("lags", "is_bound"),
+    [
+        ([0.001] * 10, False),
+        ([0.001] * 9 + [0.5], True),
+        ([0.001] * 99 + [0.5], False),
+        ([0.5] * 20 + [0.001] * 80, True),
+    ],
+)
+def test_one_of_many_that_was_late_makes_no_test_client_bound(lags, is_bound):
+    outcomes = []
+    for number, lag in enumerate(lags):
+        one = outcome(float(number) + lag)
+        one.due_s = float(number)
+        outcomes.append(one)
+    row = summarize(LevelResult(1, outcomes, 100.0, offered_per_s=1.0))
+    assert row.is_client_bound is row.as_json()["client_bound"] is is_bound
+    assert any("client-bound" in line for line in notes([row])) is is_bound
