@@ -84,6 +84,10 @@ def test_of_several_addresses_the_one_that_answers(run, scripted, monkeypatch):
             port = server.endpoint.port
             found = [(2, 1, 6, "", ("127.0.0.1", 1)), (2, 1, 6, "", ("127.0.0.1", port))]
             monkeypatch.setattr("socket.getaddrinfo", lambda *_args, **_more: found)
+            asker, early = Asker(Endpoint("somewhere", port, "", False), 30), Outcome()
+            await asker.prepare()
+            await asker.ask(whole(), early)
+            assert early.error is None and server.num_connections == 2  # one of them to try the address out
             answered = await ask(Endpoint("somewhere", port, "", False), whole(), whole())
             found[1:] = found[:1]
             return answered, await ask(Endpoint("nowhere", port, "", False), whole())

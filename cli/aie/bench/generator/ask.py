@@ -14,6 +14,9 @@ from aie.bench.generator.plan import JSON, Call
 __all__ = ["Asker", "request_bytes"]
 
 
+_FIND_S = 5.0
+
+
 class Asker:
     """Asks one server, in one event loop."""
 
@@ -22,6 +25,12 @@ class Asker:
         self._connections = Connections(endpoint)
         self._limits: set[asyncio.Timeout] = set()  # of what is open
         self._has_hung_up = False
+
+    async def prepare(self) -> None:
+        """Looks for the server's address, so that no request pays for that. Where there is none each one says so."""
+        with suppress(OSError, ValueError):
+            async with asyncio.timeout(min(_FIND_S, self._timeout_s)):
+                await self._connections.find()
 
     def close(self) -> None:
         """Connections that were kept."""

@@ -45,18 +45,19 @@ class Connections:
         """A new one; without TLS and where the address is known, at once and without a turn of the event loop, and an
         error shows when it is used. Raises OSError."""
         loop = asyncio.get_running_loop()
-        if self._address is None:
-            self._address = await self._find(loop)
+        address = self._address or await self.find()
         if self._tls is None:
-            return PlainConnection.to(watch_of(loop), self._address)
-        connected = await _connected(loop, self._address)
+            return PlainConnection.to(watch_of(loop), address)
+        connected = await _connected(loop, address)
         _, connection = await loop.create_connection(
             SecureConnection, sock=connected, ssl=self._tls, server_hostname=self._endpoint.host
         )
         return connection
 
-    async def _find(self, loop: asyncio.AbstractEventLoop) -> tuple[Any, ...]:
-        """Of several addresses the first that can be connected to; a single one is not tried out."""
+    async def find(self) -> tuple[Any, ...]:
+        """Of several addresses the first that can be connected to, which is then known; a single one is not tried out.
+        Raises OSError."""
+        loop = asyncio.get_running_loop()
         host, port = self._endpoint.host, self._endpoint.port
         try:  # a numeric one, without the thread that names need
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
@@ -66,11 +67,13 @@ class Connections:
         for address in found if len(found) > 1 else ():
             try:
                 (await _connected(loop, address)).close()
+                self._address = address
                 return address
             except OSError as error:
                 failure = failure or error
         if failure is not None:
             raise failure
+        self._address = found[0]
         return found[0]
 
 

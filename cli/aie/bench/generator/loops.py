@@ -33,6 +33,10 @@ class Sending:
         if hang_up:
             self._asker.hang_up()
 
+    async def prepare(self) -> None:
+        """Before the clock starts."""
+        await self._asker.prepare()
+
     async def run(self, start_s: float) -> None:
         """From `start_s` on; returns when all have ended. Cancelled, it hangs up on everything."""
         loop = self._plan.loop

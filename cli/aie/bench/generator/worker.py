@@ -95,6 +95,7 @@ class _Run:
     async def _run(self) -> None:
         start_cpu_s = time.process_time()
         with without_collections(), suppress(asyncio.CancelledError):  # called off: what has ended is told all the same
+            await self._sending.prepare()
             self._worker.tell("ready", self._number)
             start_s = await self._go
             telling = asyncio.create_task(self._keep_telling())
