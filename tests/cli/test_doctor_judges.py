@@ -55,6 +55,7 @@ def test_first_request_says_what_it_paid_for():
         return judge_first(FirstRequests(1.0, [0.1] * 4, "request", **faults)).text
 
     assert "made at first use" in text()
+    assert "made at first use" in text(minor_faults=9, major_faults=2)
     assert "40 pages from disk" in text(minor_faults=9, major_faults=40)
     assert "first to touch 5000 pages" in text(minor_faults=5000, major_faults=0)
     assert "made at first use" in text(minor_faults=100, major_faults=0)

@@ -12,6 +12,7 @@ _FEWEST = 3
 _BAD, _NOTE = 3.0, 1.5  # times the median of the next
 _BAD_EXTRA_S, _NOTE_EXTRA_S = 0.05, 0.02  # less than that nobody notices
 _SURE, _NOT_NOISE = 1.5, 1.25  # times the slowest of the next: of so few, one is always the slowest
+_SOME_FROM_DISK = 16  # pages; a few are read at any time
 _MANY_FAULTS = 2000  # pages of 4 KiB
 
 
@@ -38,7 +39,7 @@ def judge_first(seen: FirstRequests) -> Finding:
 
 
 def _paid_for(seen: FirstRequests) -> str:
-    if seen.major_faults:
+    if (seen.major_faults or 0) >= _SOME_FROM_DISK:
         return f"; it read {seen.major_faults} pages from disk: the model's file was not in memory yet"
     if seen.minor_faults is not None and seen.minor_faults > _MANY_FAULTS:
         return f"; it was the first to touch {seen.minor_faults} pages of memory"
@@ -46,7 +47,7 @@ def _paid_for(seen: FirstRequests) -> str:
 
 
 def _change(seen: FirstRequests) -> str:
-    if seen.major_faults:
+    if (seen.major_faults or 0) >= _SOME_FROM_DISK:
         return "keep the model's file in the page cache (read it once before the start, and leave it memory)"
     return (
         "send it some dozens of requests of real lengths before it gets traffic, such as "
