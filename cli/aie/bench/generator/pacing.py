@@ -100,14 +100,18 @@ if sys.platform == "linux":
             until_s = None if timeout is None else time.perf_counter() + timeout
             while True:
                 left_s = None if until_s is None else until_s - time.perf_counter()
-                is_awaited = False
+                is_awaited = has_others = False
                 for number, mask in self._poll(left_s):
                     if mask == select.EPOLLIN and (readable := self._readers.get(number)) is not None:
                         is_awaited |= readable()
+                    elif number == self._own:
+                        has_others = True
                     else:
-                        is_awaited |= number == self._own or self._call(number, mask)
-                if is_awaited or (left_s is not None and left_s <= _MARGIN_S):
+                        is_awaited |= self._call(number, mask)
+                if has_others:
                     return super().select(0)
+                if is_awaited or (left_s is not None and left_s <= _MARGIN_S):
+                    return []
 
         def _call(self, number: int, mask: int) -> bool:
             is_awaited = False
