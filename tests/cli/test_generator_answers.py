@@ -155,6 +155,7 @@ def test_every_event_has_the_time_of_its_last_byte():
 def test_when_the_server_closes_is_no_part_of_the_answer():
     answer = until_closed(event(delta("a")) + event(USAGE) + DONE)
     assert read([answer[:60], answer[60:], b""]).outcome.end_s == 1.0
+    assert read([until_closed(b"x"), b"y", b""], Call("/", answer="whole")).outcome.end_s == 1.0
 
 
 def test_an_answer_before_the_answer_is_passed_over():
@@ -192,7 +193,8 @@ def test_which_connections_serve_again(answer, ended, goes_on):
         (b"HTTP/1.1 201 Made\r\nContent-Length: 1\r\n\r\nx", {}, None),
         (b"HTTP/1.1 404 No\r\nContent-Length: 2\r\n\r\nno", {}, "HTTP 404: no"),
         (sized(b'{"usage": {"prompt_tokens": 3}}'), {"reads_usage": True}, None),
-        (sized(b"[1]"), {"reads_usage": True}, "garbled answer (an answer that is no JSON object)"),
+        (sized(b"[1]"), {"reads_usage": True}, "garbled answer (no JSON object with a usage)"),
+        (until_closed(b"[1"), {"reads_usage": True}, "garbled answer (no JSON object with a usage)"),
         (sized(b"x" * 9)[:-3], {}, "the connection was closed in mid-answer"),
         (b"", {}, "the connection was closed before an answer"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", {"method": "HEAD", "may_be_empty": True}, None),

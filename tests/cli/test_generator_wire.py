@@ -59,6 +59,22 @@ def test_a_body_that_no_buffer_holds_arrives(run, scripted):
     assert (answered.error, left.error) == (None, HUNG_UP) and heard == [body, body]
 
 
+def test_a_refusal_is_heard_though_the_body_is_not_read(run):
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 too much\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno")
+        await writer.drain()
+        while await reader.read(1 << 16):  # as servers do that are polite
+            pass
+
+    async def go():
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener:
+            endpoint = Endpoint("127.0.0.1", listener.sockets[0].getsockname()[1], "", False)
+            return await ask(endpoint, whole(body=bytes(8 << 20)))
+
+    assert run(go())[0].error == "HTTP 413: no"
+
+
 def test_who_is_late_is_hung_up_on(run, scripted):
     async def go():
         gone = asyncio.Event()

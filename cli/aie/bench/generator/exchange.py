@@ -53,6 +53,7 @@ class Exchange:
                 if outcome.first_byte_s is None:
                     outcome.first_byte_s = now_s
                 outcome.num_bytes += len(piece)
+                outcome.end_s = now_s  # so far
                 if self._is_stream and outcome.status == 200:
                     self._take_events(piece, now_s, data)
                 else:
@@ -122,14 +123,12 @@ class Exchange:
             outcome.error = "the answer is empty"
         elif self.call.reads_usage:
             try:
-                usage = json.loads(self._body).get("usage")
+                self._take_usage(json.loads(self._body).get("usage"))
             except (ValueError, RecursionError, AttributeError):
-                raise ValueError("an answer that is no JSON object") from None
-            self._take_usage(usage)
+                outcome.error = "garbled answer (no JSON object with a usage)"
 
     def _take_events(self, piece: bytes, now_s: float, data: bytes) -> None:
         """data: as it was read, with what is around `piece`."""
-        self.outcome.end_s = now_s  # so far
         payloads = self._events.feed(piece)
         for payload in payloads:
             if payload == b"[DONE]":

@@ -94,6 +94,8 @@ class PlainConnection:
         if not exchange.done.done():
             return False
         self._exchange, self.is_fresh = None, False
+        if self._unsent:  # answered before it was asked in full: the rest interests nobody
+            self.abort()
         return True
 
     def _writable(self) -> None:
@@ -108,6 +110,8 @@ class PlainConnection:
             self._unsent = self._unsent[self._socket.send(self._unsent) :]
         except (BlockingIOError, InterruptedError):
             pass
+        except (BrokenPipeError, ConnectionResetError):
+            self._unsent = b""  # it hears no more; what it may have said before is still to be read
         except OSError as error:
             self._unsent = b""
             self._lost(error)
