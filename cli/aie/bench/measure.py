@@ -44,8 +44,10 @@ def run_test(target: Target, options: BenchOptions, sources: Sources) -> Measure
 def nothing_measured(options: BenchOptions, target: Target | None = None) -> Measured:
     """Of a test that was interrupted before its first request."""
     report_first()
-    url = options.url or "" if target is None else target.endpoint.url
-    head = _head(url, options.model or "" if target is None else _name(target, options), options)
+    url, model = options.url or "a server of its own", options.model or "the default model"
+    if target is not None:
+        url, model = target.endpoint.url, _name(target, options)
+    head = _head(url, model, options)
     told = {"complete": False, "levels": [], "knee": None, "notes": ["Interrupted before anything was sent."]}
     return Measured(head | told, (), failed=False)
 
