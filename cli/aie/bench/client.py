@@ -6,7 +6,6 @@ A load test sends from processes of its own (`generator`); this is for those who
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator
 
 from aie.bench.generator import HUNG_UP, TOO_LATE, Call, Endpoint, Outcome, OutcomeKind
 from aie.bench.generator.ask import Asker, request_bytes
@@ -20,17 +19,13 @@ __all__ = [
     "Outcome",
     "OutcomeKind",
     "ask",
-    "connect",
     "describe_error",
     "error_message",
     "get_text",
     "http_error",
-    "read_head",
-    "read_whole",
     "send_streaming",
 ]
 
-_MAX_HEADER_BYTES = 64 * 1024
 _READ_BYTES = 64 * 1024
 _MAX_BODY_BYTES = 64 << 20
 
@@ -65,7 +60,8 @@ async def get_text(endpoint: Endpoint, path: str, *, timeout_s: float = 5.0) -> 
 async def ask(endpoint: Endpoint, call: Call) -> tuple[int, bytes]:
     """Status and body, whatever they are. Raises OSError, ValueError or IncompleteReadError when there is no HTTP
     answer."""
-    reader, writer = await connect(endpoint)
+    context = ssl.create_default_context() if endpoint.tls else None
+    reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context)
     try:
         writer.write(request_bytes(endpoint, call))
         response = ResponseReader(without_body=call.method == "HEAD")
@@ -83,77 +79,3 @@ async def ask(endpoint: Endpoint, call: Call) -> tuple[int, bytes]:
         return response.status, b"".join(pieces)
     finally:
         writer.close()
-
-
-async def connect(endpoint: Endpoint) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A new connection. Raises OSError."""
-    context = ssl.create_default_context() if endpoint.tls else None
-    return await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context, limit=1 << 20)
-
-
-async def read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
-    """Status, and headers by their names in small letters. Raises ValueError for what is not HTTP."""
-    try:
-        head = await reader.readuntil(b"\r\n\r\n")
-    except asyncio.LimitOverrunError:
-        raise ValueError("the answer is not HTTP/1.1") from None
-    if len(head) > _MAX_HEADER_BYTES:
-        raise ValueError("response headers are too long")
-    first, *rest = head.decode("latin-1").split("\r\n")
-    parts = first.split(" ", 2)
-    if len(parts) < 2 or not parts[0].startswith("HTTP/1.") or not parts[1].isdigit():
-        raise ValueError("the answer is not HTTP/1.1")
-    headers = {}
-    for line in rest:
-        name, colon, value = line.partition(":")
-        if colon:
-            headers[name.strip().lower()] = value.strip()
-    return int(parts[1]), headers
-
-
-async def read_body(reader: asyncio.StreamReader, headers: dict[str, str]) -> AsyncIterator[bytes]:
-    """The body in the pieces in which it arrives."""
-    if "chunked" in headers.get("transfer-encoding", "").lower():
-        while size := await _chunk_size(reader):
-            async for piece in _exactly(reader, size):
-                yield piece
-            await reader.readexactly(2)
-    elif "content-length" in headers:
-        if not headers["content-length"].isdecimal():
-            raise ValueError("a Content-Length that is no number")
-        async for piece in _exactly(reader, int(headers["content-length"])):
-            yield piece
-    else:
-        while piece := await reader.read(1 << 16):
-            yield piece
-
-
-async def read_whole(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
-    """The body. Raises ValueError for one without end."""
-    pieces, size = [], 0
-    async for piece in read_body(reader, headers):
-        pieces.append(piece)
-        size += len(piece)
-        if size > _MAX_BODY_BYTES:
-            raise ValueError("an answer of more than 64 MiB")
-    return b"".join(pieces)
-
-
-async def _exactly(reader: asyncio.StreamReader, size: int) -> AsyncIterator[bytes]:
-    """So many bytes, as they come: an event is seen when it is there, and not when those behind it are."""
-    while size:
-        piece = await reader.read(min(size, 1 << 16))
-        if not piece:
-            raise asyncio.IncompleteReadError(b"", size)
-        size -= len(piece)
-        yield piece
-
-
-async def _chunk_size(reader: asyncio.StreamReader) -> int:
-    try:
-        digits = (await reader.readuntil(b"\n")).split(b";")[0].strip()
-    except asyncio.LimitOverrunError:
-        digits = b""
-    if not digits or digits.strip(b"0123456789abcdefABCDEF"):
-        raise ValueError("a chunk without its length")
-    return int(digits, 16)

@@ -10,17 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from aie.bench.client import (
-    Endpoint,
-    Outcome,
-    connect,
-    describe_error,
-    get_text,
-    http_error,
-    read_head,
-    read_whole,
-    send_streaming,
-)
+from aie.bench.client import Endpoint, Outcome, ask, describe_error, get_text, http_error, send_streaming
+from aie.bench.generator import Call
 
 __all__ = ["NETWORK_ERRORS", "NO_TEXT", "Answer", "Asker", "Kind", "get", "numbers_in"]
 
@@ -149,18 +140,7 @@ def numbers_in(document: object) -> Iterator[float]:
 
 
 async def _post(endpoint: Endpoint, path: str, body: object) -> tuple[int, bytes]:
-    data = json.dumps(body).encode()
-    lines = [f"POST {endpoint.base_path}{path} HTTP/1.1", f"Host: {endpoint.authority}", "User-Agent: aie-doctor",
-             "Content-Type: application/json", f"Content-Length: {len(data)}", "Connection: close"]  # fmt: skip
-    if endpoint.api_key:
-        lines.append(f"Authorization: Bearer {endpoint.api_key}")
-    reader, writer = await connect(endpoint)
-    try:
-        writer.write(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + data)
-        status, headers = await read_head(reader)
-        return status, await read_whole(reader, headers)
-    finally:
-        writer.close()
+    return await ask(endpoint, Call(path, json.dumps(body).encode(), answer="whole"))
 
 
 def _answer_of(outcome: Outcome) -> Answer:
