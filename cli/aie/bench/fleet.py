@@ -217,12 +217,17 @@ class _Run:
             outcome = self._open[index, number] = _received(Outcome(), values, ahead_s)
             if self.on_start is not None:
                 self.on_start(outcome)
+        # Ctrl-C may come in the midst of a message, which is then heard once more.
         for number, first_token_s in first:
+            if (index, number) not in self._open:
+                continue
             outcome = self._open[index, number]
             outcome.first_token_s = first_token_s - ahead_s
             if self.on_first is not None:
                 self.on_first(outcome)
         for number, values in done:
+            if (index, number) not in self._open:
+                continue
             outcome = self._open.pop((index, number))
             is_known = outcome.first_token_s is not None
             _received(outcome, values, ahead_s)
