@@ -63,6 +63,10 @@ def knee(rows: Sequence[_Row]) -> _Row | None:
     return next(row for row in rows if row.label == best.label) if best.power > 0 else None
 
 
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.0f}" if seconds >= 0.1 else f"{seconds * 1e3:.3g}"
+
+
 def knee_line(rows: Sequence[Powered]) -> str | None:
     """The rule, what the levels beside it bought and cost, and whether the curve was followed far enough."""
     bend = knee(rows)
@@ -71,7 +75,7 @@ def knee_line(rows: Sequence[Powered]) -> str | None:
     means = _means(rows)
     at = next(index for index, one in enumerate(means) if one.label == bend.label)
     best = means[at]
-    told = [f"{KNEE_RULE}: {best.name}, {best.per_s:.3g} requests/s at {best.latency_s * 1e3:.3g} ms"]
+    told = [f"{KNEE_RULE}: {best.name}, {best.per_s:.4g} requests/s at {_milliseconds(best.latency_s)} ms"]
     if at:
         told.append(f"before it, {_against(means[at - 1], best)}")
     if at + 1 < len(means):

@@ -40,7 +40,7 @@ def scatter(
     lines = [y_label]
     for index, row_cells in enumerate(cells):
         value = 10 ** (low + (high - low) * (height - 1 - index) / (height - 1))
-        tick = f"{value:>9.3g} ┤" if index % 3 == 0 or index == height - 1 else f"{'':>9} │"
+        tick = f"{_three_digits(value):>9} ┤" if index % 3 == 0 or index == height - 1 else f"{'':>9} │"
         lines.append(tick + "".join(row_cells).rstrip())
     lines.append(f"{'':>9} └" + "─" * width)
     lines.append(f"{'':>11}0{f'{right:.4g} {x_label}':>{width - 1}}")
@@ -60,3 +60,8 @@ def bars(counts: Mapping[str, float], *, width: int = 40) -> list[str]:
 
 def _marks(number: int) -> list[str]:
     return [MARKS[index % len(MARKS)] for index in range(number)]
+
+
+def _three_digits(value: float) -> str:
+    """As people write it: 6230, not 6.23e+03."""
+    return f"{float(f'{value:.3g}'):.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
