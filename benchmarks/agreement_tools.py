@@ -37,11 +37,12 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """times: such as ttft.p50, in milliseconds. None where nothing is said."""
+    """times: such as ttft.p50, in milliseconds. None where nothing is said. tokens: of all prompts."""
 
     requests: int
     answered: int
     times: Mapping[str, float | None] = field(default_factory=dict)
+    tokens: int = 0
 
 
 def ask_aie(url: str, load: Load, json_path: Path) -> Said:
@@ -70,7 +71,7 @@ def ask_aie(url: str, load: Load, json_path: Path) -> Said:
     times = {f"{name}.{part}": level[name][part] for name in _METRICS for part in (*PARTS, "max")}
     if load.rate is not None:
         times |= {f"due_e2e.{part}": level["due_e2e"][part] for part in ("mean", "max")}
-    return Said(level["requests"], level["answered"], times)
+    return Said(level["requests"], level["answered"], times, level["prompt_tokens"])
 
 
 class Vllm:
@@ -81,17 +82,25 @@ class Vllm:
         self._program = peers.folder / "vllm" / "bin" / "vllm"
         self._tokenizer = peers.safetensors
 
-    def ask(self, url: str, model: str, load: Load, json_path: Path) -> Said:
-        """Random tokens of the length asked for; a first request to see whether it is there is counted by nobody."""
+    def ask(self, url: str, model: str, load: Load, json_path: Path, prompts: Sequence[str] = ()) -> Said:
+        """prompts: what is sent, in this order; without them random tokens of the length asked for. A first request, to
+        see whether the server is there, is counted by nobody."""
         path = "/v1/chat/completions" if load.chat else "/v1/completions"
         command = [
             str(self._program), "bench", "serve", "--backend", "openai-chat" if load.chat else "openai", "--base-url",
-            url, "--endpoint", path, "--model", model, "--tokenizer", str(self._tokenizer), "--dataset-name", "random",
-            "--random-input-len", str(load.tokens[0]), "--random-output-len", str(load.tokens[1]), "--ignore-eos",
+            url, "--endpoint", path, "--model", model, "--tokenizer", str(self._tokenizer), "--ignore-eos",
             "--temperature", "0", "--num-prompts", str(load.requests), "--seed", str(load.seed), "--percentile-metrics",
             "ttft,tpot,e2el", "--metric-percentiles", "50,90,99,100", "--save-result", "--result-dir",
             str(json_path.parent), "--result-filename", json_path.name, "--disable-tqdm",
         ]  # fmt: skip
+        if prompts:
+            data_path = json_path.with_suffix(".jsonl")
+            data_path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+            command += ["--dataset-name", "custom", "--dataset-path", str(data_path), "--custom-output-len",
+                        str(load.tokens[1]), "--skip-chat-template", "--disable-shuffle"]  # fmt: skip
+        else:
+            command += ["--dataset-name", "random", "--random-input-len", str(load.tokens[0]), "--random-output-len",
+                        str(load.tokens[1])]  # fmt: skip
         if load.rate is not None:
             command += ["--request-rate", str(load.rate), "--burstiness", str(load.burstiness)]
         if (most := load.most or load.clients) is not None:
@@ -108,7 +117,7 @@ class Vllm:
             for part in PARTS
         }
         times |= {f"{ours}.max": found.get(f"p100_{theirs}_ms") for ours, theirs in _METRICS.items()}
-        return Said(load.requests, found["completed"], times)
+        return Said(load.requests, found["completed"], times, found["total_input_tokens"])
 
 
 def truth_of(records: Sequence[Served], load: Load) -> Said:

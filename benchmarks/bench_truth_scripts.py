@@ -77,9 +77,9 @@ def even_script(first_ms: float, gap_ms: float, texts: int, *, role_ms: float | 
 
 def plain_scripts(count: int, seed: int = 0) -> list[Script]:
     """Answers of which every load generator should say the same: each begins with a text, and ends with one. First
-    tokens after 40 to 200 ms and gaps of 8 to 30 ms, both evenly spread."""
+    tokens after 100 to 400 ms and gaps of 10 to 40 ms, both evenly spread."""
     draw = random.Random(seed)
     first, gap = ([(number + 0.5) / count for number in range(count)] for _ in range(2))
     draw.shuffle(first)
     draw.shuffle(gap)
-    return [even_script(40 + 160 * a, 8 + 22 * b, draw.randint(8, 24)) for a, b in zip(first, gap, strict=True)]
+    return [even_script(100 + 300 * a, 10 + 30 * b, draw.randint(4, 12)) for a, b in zip(first, gap, strict=True)]

@@ -173,6 +173,8 @@ def test_two_generators_agree_within_three_percent_and_ours_with_the_truth(modul
     line = modules["agreement"].Line
     assert not line("ttft.p50", 102.0, 99.5, (100.0, 100.0), must_agree=True).is_wrong
     assert line("ttft.p50", 102.0, 98.0, (100.0, 100.0), must_agree=True).is_wrong
+    they_are_wrong = line("ttft.p50", 102.0, 90.0, (100.0, 100.0), must_agree=True)
+    assert not they_are_wrong.is_wrong and they_are_wrong.finding == "aie bench is right, theirs is not"
     assert not line("ttft.p50", 102.0, 203.0, (100.0, 200.0), must_agree=True).is_wrong  # each against its own run
     assert not line("ttft.p50", 102.0, 50.0, (100.0, 100.0)).is_wrong  # they are wrong, and known to be
     assert line("ttft.p50", 104.0, 104.0, (100.0, 100.0), must_agree=True).is_wrong
