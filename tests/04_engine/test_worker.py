@@ -22,6 +22,7 @@ from aie_engine import (
     TokenStream,
     WorkerEngine,
 )
+from aie_engine.patience import Patience
 
 Ask = Callable[..., GenerateRequest]
 
@@ -150,6 +151,19 @@ def test_a_worker_that_hangs_keeps_nobody_waiting_and_is_killed(doomed: WorkerEn
     stuck.join(10)
     assert not stuck.is_alive()
     assert not process.is_running()
+
+
+def test_a_worker_that_hangs_is_asked_in_vain_at_length_only_once(doomed: WorkerEngine) -> None:
+    os.kill(doomed.pid, signal.SIGSTOP)
+    doomed._patience = Patience(0.05)
+    doomed._patience.unanswered(60.0)
+    for _ in range(3):
+        with pytest.raises(EngineDeadError, match="did not explain"):
+            doomed.explain()
+    os.kill(doomed.pid, signal.SIGCONT)
+    while doomed._patience.left(10.0) < 10.0:  # the answers that came too late are heard, too
+        doomed.stats()
+    assert not doomed.explain().requests
 
 
 def test_closing_ends_what_is_open(doomed: WorkerEngine, request_for: Ask) -> None:

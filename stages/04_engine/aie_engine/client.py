@@ -23,6 +23,7 @@ from aie_engine import frames
 from aie_engine.build import Report
 from aie_engine.config import EngineConfig
 from aie_engine.errors import EngineDeadError, WorkerUnavailableError, rebuild
+from aie_engine.patience import Patience
 from aie_engine.processes import EXIT_TIMEOUT_S, ending
 from aie_engine.protocol import EngineInfo
 from aie_engine.recorder import FlightRecorder
@@ -81,6 +82,7 @@ class WorkerEngine:
         self._death_reason: str | None = None  # told by the worker
         self._questions = itertools.count()
         self._answers: dict[int, queue.SimpleQueue[frames.Answer | None]] = {}
+        self._patience = Patience(_ANSWER_TIMEOUT_S)
         try:
             info = _await_ready(self._pipe, self._process, report, time.monotonic() + start_timeout_s)
         except BaseException as error:  # Ctrl-C too: the worker ignores it
@@ -200,10 +202,14 @@ class WorkerEngine:
         if not self.is_alive:
             return None
         answers = self._answers[question.number] = queue.SimpleQueue()
+        timeout_s = self._patience.left(timeout_s)
         try:
             self._send(question)
             return answers.get(timeout=timeout_s)
-        except (OSError, WorkerUnavailableError, queue.Empty):
+        except queue.Empty:
+            self._patience.unanswered(timeout_s)
+            return None
+        except (OSError, WorkerUnavailableError):
             return None
         finally:
             del self._answers[question.number]
@@ -221,6 +227,7 @@ class WorkerEngine:
             answers.put(None)
 
     def _take(self, frame: frames.FromWorker) -> None:
+        self._patience.heard()
         match frame:
             case frames.StepFrame(events, stats):
                 self._stats = stats or self._stats
