@@ -1,13 +1,15 @@
 """`aie serve`: the default model, or the ones named, behind an OpenAI-compatible HTTP server."""
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from aie.engine_flags import Activations, Kernels, KVDtype, Lenient, MaxPrefillTokens, Quantize
+from aie.log_format import json_line
 
 if TYPE_CHECKING:
     from aie.settings import ServeSettings
@@ -180,8 +182,6 @@ def serve(
 
     Try it:  curl localhost:8000/v1/chat/completions -d '{"messages": [{"role": "user", "content": "Hello!"}]}'
     """
-    from aie.settings import load_settings
-
     flags: dict[str, object] = {
         "models": tuple(models) if models else None,
         "repository": str(repository) if repository is not None else None,
@@ -224,13 +224,22 @@ def serve(
         "log_every": log_every,
         "otel_endpoint": otel_endpoint,
     }
-    _run(load_settings(flags, config_file=config))
+    _run(flags, config)
 
 
-def _run(settings: "ServeSettings") -> None:
+def _run(flags: Mapping[str, object], config: Path | None) -> None:
     from aie.assemble import set_up_logging
+    from aie.settings import load_settings
+    from aie_engine import AieError
 
-    log = set_up_logging(settings.log_level, settings.log_format)
+    try:
+        settings = load_settings(flags, config_file=config)
+        log = set_up_logging(settings.log_level, settings.log_format)
+    except AieError as error:
+        if (flags["log_format"] or os.environ.get("AIE_LOG_FORMAT")) != "json":
+            raise
+        typer.echo(json_line(time.time(), "error", "aie.serve", str(error)), err=True)
+        raise typer.Exit(error.exit_code) from None
     try:
         _serve(settings, log.line)
     except Exception as error:

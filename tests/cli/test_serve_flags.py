@@ -1,12 +1,15 @@
 """What `aie serve` is told reaches the engine's steps, and its help says what holds without being told."""
 
+import json
 import socket
 from pathlib import Path
 from typing import get_type_hints
 
 import pytest
+from typer.testing import CliRunner
 
 from aie import service
+from aie.app import app
 from aie.assemble import engine_config
 from aie.serve import serve
 from aie.settings import ServeSettings, load_settings
@@ -59,7 +62,7 @@ def test_the_prompt_budget_wherever_it_comes_from(tmp_path):
     assert budget(load_settings({}, environ={})) == EngineConfig(Path("m")).max_prefill_tokens == 256
     assert budget(load_settings({}, config_file=file, environ={})) == 64
     assert budget(load_settings({}, config_file=file, environ={"AIE_MAX_PREFILL_TOKENS": "0"})) is None
-    with pytest.raises(InvalidInputError, match=r"--max-prefill-tokens is -1; it must be 0 \(no limit\)"):
+    with pytest.raises(InvalidInputError, match=r"--max-prefill-tokens is -1; it must be from 0 \(no limit\)"):
         load_settings({"max_prefill_tokens": -1}, environ={})
     with pytest.raises(InvalidInputError, match="max_prefill_tokens must be at least 1"):
         EngineConfig(Path("m"), max_prefill_tokens=0)
@@ -96,3 +99,27 @@ def test_the_help_names_the_defaults_of_both_kinds_of_models():
     for name in ("max_batch_size", "max_batch_tokens", "max_queue"):
         assert f"[{getattr(settings, name)}; {getattr(predictor, name)} " in helps[name]
     assert f"[{settings.max_prefill_tokens}]" in helps["max_prefill_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "what"),
+    [
+        (["--log-format", "json", "--port", "70000"], {}, "--port is 70000; it must be from 0 to 65535."),
+        (["--log-format", "json", "--log-level", "loud"], {}, "log_level is 'loud'"),
+        (["--port", "70000"], {"AIE_LOG_FORMAT": "json"}, "--port is 70000"),
+        (["--log-format", "json"], {"AIE_PORT": "\n"}, "AIE_PORT gives port the value"),
+        (["--log-format", "json", "--max-prefill-tokens", "9" * 20], {}, "it must be from 0 (no limit) to 1073741824."),
+    ],
+)
+def test_settings_that_are_refused_are_an_object_for_who_asked_for_objects(words, environ, what):
+    found = CliRunner().invoke(app, ["serve", *words], env={"AIE_LOG_FORMAT": None, "AIE_PORT": None, **environ})
+    line = json.loads(found.stderr)
+    assert (line["level"], line["logger"]) == ("error", "aie.serve")
+    assert what in line["message"]
+    assert found.exit_code == InvalidInputError.exit_code == 2
+    assert found.stdout == ""
+
+
+def test_settings_that_are_refused_are_a_sentence_for_anybody_else():
+    found = CliRunner().invoke(app, ["serve", "--port", "70000"], env={"AIE_LOG_FORMAT": None})
+    assert isinstance(found.exception, InvalidInputError)
