@@ -24,6 +24,7 @@ class StderrLines:
     def __init__(self, take: Callable[[str], None], *, descriptor: int = _STDERR) -> None:
         self._take = take
         self._descriptor = descriptor
+        _open_if_closed(descriptor)
         self._real = os.dup(descriptor)
         reading, writing = os.pipe()
         os.dup2(writing, descriptor)  # inheritable, as standard error is
@@ -68,3 +69,14 @@ class StderrLines:
         text = line.rpartition(b"\r")[2] or line.rstrip(b"\r")  # of a line that rewrites itself, its last state
         if text.strip():
             self._take(text.decode("utf-8", "backslashreplace"))
+
+
+def _open_if_closed(descriptor: int) -> None:
+    """Who is started without standard error writes to nobody; and no file of its own gets that number."""
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        if nowhere != descriptor:
+            os.dup2(nowhere, descriptor)
+            os.close(nowhere)

@@ -134,6 +134,20 @@ def test_a_line_without_an_end_is_cut() -> None:
         os.close(descriptor)
 
 
+def test_where_there_is_no_standard_error_lines_go_nowhere() -> None:
+    reading, writing = os.pipe()
+    os.close(writing)  # a number that is nobody's
+    taken: list[str] = []
+    lines = StderrLines(taken.append, descriptor=writing)
+    os.write(writing, b"a worker's\n")
+    lines.write("the log's\n")
+    lines.close()
+    assert taken == ["a worker's"]
+    assert os.read(reading, 10) == b""
+    for descriptor in (reading, writing):
+        os.close(descriptor)
+
+
 # The command
 
 
