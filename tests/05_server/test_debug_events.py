@@ -221,6 +221,22 @@ def test_steps_since_the_last_look(harness: Any, sources: Any) -> None:
     assert drained(sources.listener) == []
 
 
+def test_a_look_that_fails_is_told_and_does_not_end_the_looking(sources: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = threading.Event()
+    looks: list[None] = []
+
+    def look() -> None:
+        looks.append(None)
+        if len(looks) == 2:
+            stop.set()
+        raise ZeroDivisionError
+
+    sources._every_s = 0.0
+    monkeypatch.setattr(sources, "look", look)
+    sources._run(stop)
+    assert [one["event"] for one in drained(sources.listener)] == ["trouble", "trouble"]
+
+
 def test_who_was_preempted_by_whom_and_only_once(harness: Any, sources: Any) -> None:
     engine = harness.engine
     harness.complete()

@@ -5,6 +5,7 @@ counters are read twice a second, and its requests asked after only if one was p
 only while somebody listens.
 """
 
+import logging
 import threading
 import time
 import weakref
@@ -22,6 +23,8 @@ from aie_server.request_book import RequestBook
 from aie_server.served import ModelTable, ServedModel
 
 __all__ = ["EventSources"]
+
+_log = logging.getLogger("aie.server")
 
 _EVERY_S = 0.5
 _NUM_ENDED = 32  # requests that may have been preempted and have ended since
@@ -97,6 +100,9 @@ class EventSources:
                     self.look()
                 except AieError as error:
                     self._hub.tell("trouble", {"what": str(error)})
+                except Exception:  # a fault of ours: those who listen are told, and go on listening
+                    _log.exception("what is new could not be found out")
+                    self._hub.tell("trouble", {"what": "what is new could not be found out; the server's log has more"})
             stop.wait(self._every_s)
 
     # Batches
