@@ -5,6 +5,7 @@ Exit codes: 0 done · 1 the thing measured fell short · 2 wrong usage or input 
 """
 
 import os
+import signal
 import sys
 
 from aie.plain_characters import allow_plain_characters
@@ -14,11 +15,11 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run one command line. Our own errors are one sentence on standard error, never a traceback."""
+    _open_what_is_closed()
     allow_plain_characters()
     code = _run()
     try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except BrokenPipeError:
         _silence_stdout()
     except OSError as error:
@@ -44,6 +45,8 @@ def _run() -> int | str | None:
         code = 130
     except Exception as error:
         code = _explain(error)
+    if code == 130:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # once more, while the interpreter ends, is no traceback
     if code == 130 and sys.stderr.isatty():
         print(file=sys.stderr)  # the shell's prompt does not belong behind the line that was cut off
     return code
@@ -61,6 +64,17 @@ def _explain(error: Exception) -> int:
         print(f"aie: the system refused: {where}{error.strerror or error}", file=sys.stderr)
         return 3
     raise error  # a bug of ours: its traceback is what we need
+
+
+def _open_what_is_closed() -> None:
+    """Who closed a standard stream (`2>&-`) wants to hear nothing there. But the next file or socket would get its
+    number, and in it the errors of whatever program is started."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
+            setattr(sys, name, open(number, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _silence_stdout() -> None:

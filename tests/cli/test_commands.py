@@ -292,3 +292,11 @@ def test_interrupt_on_a_terminal_leaves_the_prompt_a_line_of_its_own(tmp_path):
     os.close(theirs)
     assert (done.returncode, os.read(ours, 100)) == (130, b"\r\n")
     os.close(ours)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_a_closed_stream_is_no_error_and_its_number_nobody_elses(tmp_path, closed):
+    command = f'"{sys.executable}" -m aie config --json "$1" {closed}'
+    done = subprocess.run(["sh", "-c", command, "sh", str(tmp_path / "c.json")], capture_output=True, check=False)
+    assert done.returncode == 0 and done.stderr == b""
+    assert json.loads((tmp_path / "c.json").read_text())
