@@ -244,3 +244,25 @@ def test_texts_are_found_where_json_has_them(first):
             found += 1
     if first in (completion("a"), delta("a")):
         assert found >= 6  # otherwise it would be no help
+
+
+@pytest.mark.parametrize("count", [-1, True, 1.5, 10**400, "7"])
+def test_a_count_that_is_none_ends_the_request_and_not_the_report(count):
+    usage = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": count}}
+    outcome = read([chunked([event(completion("a")), event(usage), DONE])]).outcome
+    assert outcome.error == "garbled answer (a usage whose completion_tokens are no count)"
+    assert outcome.num_output_tokens == 0
+
+
+def test_any_number_of_interim_responses_comes_before_the_answer():
+    begun = b"HTTP/1.1 100 Continue\r\n\r\n" * 3000
+    outcome = read([begun + chunked([event(completion("a")), event(USAGE), DONE])]).outcome
+    assert outcome.error is None and outcome.num_output_tokens == 7
+
+
+def test_what_is_compressed_is_said_to_be():
+    head = OK + b"Content-Encoding: gzip\r\n"
+    assert read([sized(b"\x1f\x8b\x08", head)]).outcome.error == (
+        "garbled answer (it is compressed, which was not asked for)"
+    )
+    assert read([sized(b"\x1f\x8b\x08", head)], Call("/", answer="whole")).outcome.error is None

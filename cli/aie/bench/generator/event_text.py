@@ -13,6 +13,7 @@ from aie.bench.generator.http_reader import chunk_length
 __all__ = ["TextFinder", "count_of", "read_event", "text_of"]
 
 _TRIES = 4
+_MOST_TOKENS = 1_000_000_000  # of one request; JSON's numbers have no end, and those that floats lack end a report
 _AS_IT_IS = bytes({*range(0x20, 0x7F), *range(0x80, 0x100)} - {*b'"\\'})  # in a JSON string, if it is UTF-8 at all
 
 
@@ -114,6 +115,6 @@ def count_of(usage: dict[str, Any], name: str) -> int:
     count = usage.get(name)
     if count is None:
         return 0
-    if not isinstance(count, int) or count < 0:
+    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= _MOST_TOKENS:
         raise ValueError(f"a usage whose {name} are no count")
     return count

@@ -49,6 +49,7 @@ class Exchange:
             piece = reader.feed(data)
             if reader.status and not outcome.status:
                 outcome.status = reader.status
+                self._look_at_head()
             if piece:
                 if outcome.first_byte_s is None:
                     outcome.first_byte_s = now_s
@@ -105,6 +106,12 @@ class Exchange:
             is_stream = self._num_events > 0 or "json" not in self.reader.headers.get("content-type", "")
             outcome.error = "the stream was cut off" if is_stream else "one answer came, and not a stream of events"
         self._end(now_s)
+
+    def _look_at_head(self) -> None:
+        """What is compressed has to be read as text in vain; it was not asked for, either."""
+        encoding = self.reader.headers.get("content-encoding", "identity").lower()
+        if (self._is_stream or self.call.reads_usage) and self._is_good and encoding not in ("", "identity"):
+            raise ValueError("it is compressed, which was not asked for")
 
     @property
     def _is_good(self) -> bool:

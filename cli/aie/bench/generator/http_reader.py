@@ -64,6 +64,11 @@ class ResponseReader:
         return self._body == "chunks" and not self._left and not self._rest and not self.ended
 
     def _head(self, data: bytes) -> bytes:
+        while data and not self.status and not self._rest:  # 1xx: the response proper is still to come
+            data = self._one_head(data)
+        return data
+
+    def _one_head(self, data: bytes) -> bytes:
         if not b"HTTP/1.".startswith(data[:7]):
             raise ValueError("the answer is not HTTP/1.1")
         end = data.find(b"\r\n\r\n")
@@ -77,8 +82,8 @@ class ResponseReader:
         if len(parts) < 2 or len(parts[1]) != 3 or not (parts[1].isascii() and parts[1].isdecimal()):
             raise ValueError("the answer is not HTTP/1.1")
         status = int(parts[1])
-        if 100 <= status < 200:  # the response proper is still to come
-            return self._head(data[end + 4 :]) if len(data) > end + 4 else b""
+        if 100 <= status < 200:
+            return data[end + 4 :]
         self.status = status
         for line in lines:
             name, colon, value = line.partition(":")
