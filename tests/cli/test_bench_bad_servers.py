@@ -2,6 +2,7 @@
 
 import json
 import socketserver
+import sys
 import threading
 
 import pytest
@@ -103,3 +104,26 @@ def test_nobody_there_is_a_sentence(tmp_path):
     )
     run, _ = bench("https://127.0.0.1:9", tmp_path)
     assert "aie serve" not in str(run.exception)
+
+
+def test_what_stands_in_the_way_of_the_first_question_is_named(serving, tmp_path, monkeypatch):
+    asks = b"HTTP/1.1 401 no\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    monkeypatch.setattr(sys.modules[__name__], "MODELS", asks)
+    url = serving(None)
+    run, _ = bench(url, tmp_path)
+    assert str(run.exception) == f"{url} asks for a key (status 401); give the --api-key that it takes."
+    assert run.exception.exit_code == 2
+    run, _ = bench(url, tmp_path, "--api-key", "wrong")
+    assert "--api-key is not one that it takes" in str(run.exception)
+    monkeypatch.setattr(sys.modules[__name__], "MODELS", b"\x15\x03\x03\x00\x02\x02\x46")  # an alert of TLS
+    run, _ = bench(url, tmp_path)
+    assert run.exception.exit_code == 3 and "where it speaks TLS, the URL begins with https://" in str(run.exception)
+
+
+def test_a_name_of_the_server_does_nothing_to_the_terminal(serving, tmp_path, monkeypatch):
+    head, _, _ = MODELS.partition(b"{")
+    monkeypatch.setattr(sys.modules[__name__], "MODELS", head + b'{"data": [{"id": "m\\u001b[2J' + b"x" * 999 + b'"}]}')
+    answer = HEAD + TEXT + b"data: [DONE]\n\n"
+    run, _ = bench(serving(answer), tmp_path, "--concurrency", "1", "--requests", "1")
+    assert run.exit_code == 0 and "m?[2Jxxx" in run.output and "\x1b" not in run.output
+    assert "x" * 200 not in run.output

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from aie.version import versions
 
-__all__ = ["context", "print_view", "shown"]
+__all__ = ["context", "print_view", "printable", "shown"]
 
 
 def print_view(view: Table) -> None:
@@ -34,6 +34,11 @@ def shown(show: Callable[[], None]) -> OSError | None:
     except OSError as error:
         return error
     return None
+
+
+def printable(text: str) -> str:
+    """What a server calls itself, in a line that does nothing to a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text[:200])
 
 
 def context() -> dict[str, object]:

@@ -16,7 +16,7 @@ from aie.bench.notes import notes
 from aie.bench.progress import Progress, Seen, Ui
 from aie.bench.report import Row, latency_table, load_table
 from aie.bench.server_report import server_table
-from aie.bench.show import context, print_view
+from aie.bench.show import context, print_view, printable
 from aie.bench.slo import Slo
 from aie.bench.streaming_plan import Level
 from aie.bench.target import Target
@@ -153,7 +153,7 @@ def print_footer(rows: Sequence[Row], target: Target) -> None:
         tokens = [f"{prompt / answered:.1f} tokens per request"]
     if not prompt and not output:
         tokens = [f"{format_bytes(sum((row.bytes_per_s or 0.0) * row.wall_s for row in rows))} received"]
-    name = [target.model] if target.model and not any(row.parts for row in rows) else []
+    name = [printable(target.model)] if target.model and not any(row.parts for row in rows) else []
     print(" · ".join([*name, *tokens, *(f"{k} {v}" for k, v in context().items())]))
     for line in [*notes(rows), *_over_time(rows)]:
         print(line)

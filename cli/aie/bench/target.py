@@ -88,10 +88,13 @@ def reach(url: str, model: str | None, api_key: str | None, pid: int | None = No
         status, text = asyncio.run(get_text(endpoint, "/v1/models"))
     except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError) as error:
         reason = describe_error(error, is_begun=False)
-        hint = "" if endpoint.tls else " Start one with `aie serve`."
+        hint = "" if endpoint.tls else _hint(error)
         raise EnvironmentLacksError(f"No server answers at {url}: {reason}.{hint}") from None
     if not lists and (status != 200 or model is not None):
         return Target(endpoint, model or "", pid)
+    if status in (401, 403):
+        key = "--api-key is not one that" if api_key else "give the --api-key that"
+        raise InvalidInputError(f"{url} asks for a key (status {status}); {key} it takes.", param="api-key")
     if status != 200:
         raise InvalidInputError(f"{url}/v1/models answers with status {status}; is it an OpenAI-compatible server?")
     try:
@@ -103,6 +106,13 @@ def reach(url: str, model: str | None, api_key: str | None, pid: int | None = No
     if model is None and not names:
         raise InvalidInputError(f"The server at {url} lists no model; name one with --model.")
     return Target(endpoint, model or names[0], pid)
+
+
+def _hint(error: Exception) -> str:
+    """What to do where a URL without TLS got no answer."""
+    if isinstance(error, ConnectionResetError | ValueError | asyncio.IncompleteReadError):
+        return " Somebody is there; where it speaks TLS, the URL begins with https://."
+    return " Start one with `aie serve`."
 
 
 @contextlib.contextmanager
