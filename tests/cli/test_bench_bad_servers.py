@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from aie.app import app
-from aie_engine import EnvironmentLacksError
+from aie.bench.generator import Endpoint
+from aie_engine import EnvironmentLacksError, InvalidInputError
 
 MODELS = b'HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{"data": [{"id": "m"}]}'
 HEAD = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
@@ -127,3 +128,9 @@ def test_a_name_of_the_server_does_nothing_to_the_terminal(serving, tmp_path, mo
     run, _ = bench(serving(answer), tmp_path, "--concurrency", "1", "--requests", "1")
     assert run.exit_code == 0 and "m?[2Jxxx" in run.output and "\x1b" not in run.output
     assert "x" * 200 not in run.output
+
+
+@pytest.mark.parametrize("key", ["a\nb", "a\r\nX-Evil: 1", "schlüssel", "\x00"])
+def test_a_key_that_no_header_can_hold_is_not_sent(key):
+    with pytest.raises(InvalidInputError, match="--api-key has line ends or other characters"):
+        Endpoint.parse("http://127.0.0.1:9", key)

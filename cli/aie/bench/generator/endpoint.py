@@ -38,6 +38,13 @@ class Endpoint:
             from aie_engine import InvalidInputError  # here, since it brings numpy with it
 
             raise InvalidInputError(f"--url is {url!r}; give something like http://127.0.0.1:8000.", param="url")
+        if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
+            from aie_engine import InvalidInputError
+
+            raise InvalidInputError(
+                "--api-key has line ends or other characters that no header can hold; is it read from a file?",
+                param="api-key",
+            )
         tls = parts.scheme == "https"
         path = parts.path.rstrip("/").removesuffix("/v1")
         return cls(parts.hostname, port or (443 if tls else 80), path, tls, api_key)
