@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -243,3 +244,9 @@ def test_a_bad_trace_is_refused_before_anything_is_sent(tmp_path):
     path.write_text("hello")
     run = CliRunner().invoke(app, ["bench", "--url", "http://127.0.0.1:9", "--trace", str(path)])
     assert isinstance(run.exception, InvalidInputError) and "line 1" in str(run.exception)
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs /dev/zero")
+def test_a_file_without_lines_has_an_end():
+    with pytest.raises(InvalidInputError, match="line 1 is neither a JSON object"):
+        read_trace(Path("/dev/zero"), Cut())

@@ -25,6 +25,7 @@ __all__ = ["BLOCK_TOKENS", "Cut", "Trace", "TraceRequest", "read_trace"]
 
 BLOCK_TOKENS = 512  # of Mooncake's hashes
 _MOST_REQUESTS = 1_000_000
+_MOST_LINE = 1 << 20  # characters of the first: /dev/zero has no second
 _MOST_TOKENS = 50_000_000  # of all prompts together, which are made before the clock starts: 300 MB of text
 _COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
 
@@ -121,7 +122,7 @@ def _length(tokens: int, scale: float) -> int:
 
 def _lines(file: TextIO, path: Path) -> Iterator[tuple[int, TraceRequest]]:
     """Line numbers from 1, and what stands there."""
-    first = file.readline().removeprefix("\ufeff")
+    first = file.readline(_MOST_LINE).removeprefix("\ufeff")
     whole = chain([first], file)
     if first.lstrip().startswith("{"):
         yield from _parsed(enumerate(whole, 1), path, _of_json)
