@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from aie.app import app
 from aie.bench.client import Outcome
-from aie.bench.compare import compare_reports
+from aie.bench.compare import _fails_more, compare_reports
 from aie.bench.load import LevelResult
 from aie.bench.recorded import read_report
 from aie.bench.report import summarize
@@ -130,6 +130,14 @@ def test_a_server_that_fails_more_is_not_as_good(tmp_path, failed, is_shown):
     assert not compare_reports(read_report(b), read_report(a)).failing
     run = CliRunner().invoke(app, ["bench", "compare", str(a), str(b)])
     assert run.exit_code == 1 or not is_shown
+
+
+def test_a_level_at_which_nothing_is_answered_any_more_is_worse_however_few_the_requests():
+    assert _fails_more((0, 4), (4, 4), 3)
+    for before, after in (((4, 4), (4, 4)), ((0, 4), (3, 4)), ((0, 4), (0, 0))):
+        assert not _fails_more(before, after, 1)
+        not _fails_more((4, 4), (4, 4), 1) and not _fails_more((0, 4), (3, 4), 3) and not _fails_more((0, 4), (0, 0), 1)
+    )
 
 
 def test_the_chance_of_failures_is_that_of_the_hypergeometric_distribution():

@@ -92,6 +92,11 @@ def test_blocks_that_are_used_for_the_first_time_are_no_growth():
     assert finding.level == "ok" and "7.0 MiB of it KV blocks" in finding.text
 
 
+def test_memory_of_a_server_that_refuses_nearly_all_says_nothing():
+    finding = judge_memory(MemoryRounds([100 * MB] * 8, 8, "memory", answered=0.1), "aie", URL)
+    assert finding.level == "note" and "10% of the requests were answered" in finding.text
+
+
 def test_of_other_servers_no_tool_of_ours_is_named():
     finding = judge_memory(MemoryRounds([(100 + n) * MB for n in range(8)], 8, "memory"), "vLLM", URL)
     assert finding.level == "bad" and "memdebug" not in finding.change

@@ -121,8 +121,7 @@ def _compared(before: Recorded, after: Recorded) -> Comparison:
     failing = tuple(
         label
         for label in shared
-        if chance_of_failures(_failures(before.levels[label]), _failures(after.levels[label]))
-        < _ALPHA_OF_FAILURES / len(shared)
+        if _fails_more(_failures(before.levels[label]), _failures(after.levels[label]), len(shared))
     )
     return Comparison(tuple(figures), runs, remarks, failing)
 
@@ -131,6 +130,12 @@ def _failures(levels: Sequence[Level]) -> tuple[int, int]:
     """(failed, total), over the runs; who hung up as asked is in neither."""
     failed, answered = (int(sum(level[name] for level in levels)) for name in ("failed", "answered"))
     return failed, failed + answered
+
+
+def _fails_more(before: tuple[int, int], after: tuple[int, int], levels: int) -> bool:
+    """Whether chance can hardly explain it. A level at which nothing is answered any more needs no statistics."""
+    is_lost = before[0] < before[1] and 0 < after[0] == after[1]
+    return is_lost or chance_of_failures(before, after) < _ALPHA_OF_FAILURES / levels
 
 
 def _values(levels: Sequence[Level], kind: _Kind) -> list[float]:

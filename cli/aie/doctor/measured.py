@@ -38,6 +38,7 @@ class MemoryRounds:
     requests_per_round: int
     source: str  # whose figure it is: "resident memory of its processes"
     first_use: Sequence[int] = ()  # of the same rounds: bytes of blocks used at least once, which were there before
+    answered: float = 1.0  # share of their requests
 
 
 @dataclass(frozen=True, slots=True)

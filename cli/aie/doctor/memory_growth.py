@@ -17,6 +17,7 @@ WHAT = "memory"
 _FEWEST = 4  # rounds
 _CONFIDENCE = 0.95
 _NOISE_BYTES = 64 << 10  # per round, below which an allocator's moods look alike
+_ENOUGH_ANSWERED = 0.5
 _LEVELS_OFF = 0.4  # of the whole slope, below which the slope of the second half shows that growth ends
 
 
@@ -45,6 +46,11 @@ def judge_memory(seen: MemoryRounds, server: str, url: str) -> Finding:
         return Finding(
             WHAT, "note", f"only {len(seen.sizes)} rounds of traffic were done in the time there was; a trend needs "
             f"{_FEWEST}", MORE_TIME,
+        )  # fmt: skip
+    if seen.answered < _ENOUGH_ANSWERED:
+        return Finding(
+            WHAT, "note", f"only {seen.answered:.0%} of the requests were answered, and refusing takes no memory: "
+            "nothing is said of growth", "see what refused them",
         )  # fmt: skip
     explained = seen.first_use or [0] * len(seen.sizes)
     line = trend([size - first for size, first in zip(seen.sizes, explained, strict=True)])

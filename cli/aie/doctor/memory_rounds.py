@@ -66,15 +66,18 @@ async def run_rounds(send: Send, gauge: MemoryGauge, most: int, until_s: float) 
     per_round = max(_FEWEST, min(most, len(first)))
     sizes: list[int] = []
     first_use: list[int] = []
+    asked = answered = 0
     took_s = 0.0
     while time.perf_counter() + took_s < until_s and len(sizes) < _ROUNDS:
         start_s = time.perf_counter()
         answers = await closed_loop(send, _CLIENTS, until_s, at_most=per_round)
         await asyncio.sleep(_SETTLE_S)
         took_s = time.perf_counter() - start_s
+        asked, answered = asked + len(answers), answered + sum(answer.error is None for answer in answers)
         found = await gauge.read()
         if found is None or any(answer.is_late for answer in answers):
             break
         sizes.append(found[0])
         first_use += [] if found[1] is None else [found[1]]
-    return MemoryRounds(sizes, per_round, gauge.source, first_use if len(first_use) == len(sizes) else ())
+    uses = first_use if len(first_use) == len(sizes) else ()
+    return MemoryRounds(sizes, per_round, gauge.source, uses, answered / max(1, asked))
