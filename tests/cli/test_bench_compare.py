@@ -136,8 +136,6 @@ def test_a_level_at_which_nothing_is_answered_any_more_is_worse_however_few_the_
     assert _fails_more((0, 4), (4, 4), 3)
     for before, after in (((4, 4), (4, 4)), ((0, 4), (3, 4)), ((0, 4), (0, 0))):
         assert not _fails_more(before, after, 1)
-        not _fails_more((4, 4), (4, 4), 1) and not _fails_more((0, 4), (3, 4), 3) and not _fails_more((0, 4), (0, 0), 1)
-    )
 
 
 def test_the_chance_of_failures_is_that_of_the_hypergeometric_distribution():
