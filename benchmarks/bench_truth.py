@@ -27,14 +27,14 @@ from statistics import fmean, stdev
 
 from bench_truth_cost import measure_cost
 from bench_truth_figures import Request, Row, due_start_s, figures, matched
-from bench_truth_scripts import mixed_scripts
+from bench_truth_scripts import HANG_UP_AFTER, mixed_scripts
 from bench_truth_verdict import Compared, Finding, compare, lookup, markdown, shown
 from scripted_server import Served, scripted_server
 
 RATE = 500
 TIMEOUT_S = 1.5
 SLO_TTFT_S, SLO_TPOT_S = 0.09, 0.025
-HANG_UP_AFTER = 4  # events with text
+
 BURST, BURST_EVERY_MS = 40, 80  # 500 a second
 GAMMA = 0.25
 CLIENTS = {1: 70, 32: 1200, 128: 2400}  # requests

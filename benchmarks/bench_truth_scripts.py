@@ -5,8 +5,9 @@ import random
 
 from scripted_server import Script
 
-__all__ = ["even_script", "mixed_scripts", "plain_scripts"]
+__all__ = ["HANG_UP_AFTER", "even_script", "mixed_scripts", "plain_scripts"]
 
+HANG_UP_AFTER = 4  # events with text
 _BLOCKS, _PLAIN = 10, 120  # of 200 in each
 _FIRST_MS, _GAP_MS = (20.0, 120.0), (5.0, 30.0)
 # Events with text. Who hangs up after the fourth does so long before the end, so that the server can tell it from an
@@ -44,6 +45,8 @@ def _answer(
     """early_head: the headers come long before the body. at_once: so many events in one piece. halves: each event in
     two pieces, 3 ms apart. tokens: in each event. stall_ms: in mid-stream. late_end_ms: after the last text."""
     first_ms, count = draw.uniform(*_FIRST_MS), texts or draw.choice(_TEXTS)
+    if count * at_once == HANG_UP_AFTER:  # the last piece and a hang-up after it would cross
+        count += 1
     steps = [(2.0, "head"), (first_ms / 2, "role")] if early_head else [(first_ms / 4, "head"), (0.0, "role")]
     for number in range(count):
         gap_ms = first_ms / 2 if number == 0 else draw.uniform(*_GAP_MS)
