@@ -44,11 +44,13 @@ class StderrLines:
         for. A second call does nothing."""
         if self._is_closed:
             return
-        self._is_closed = True
         os.dup2(self._real, self._descriptor)
-        os.write(self._writing, b"\n")  # the reader wakes up
+        self._is_closed = True
+        os.write(self._writing, b"\n")  # the reader wakes up, if it has not looked at the flag by itself
         self._thread.join(_JOIN_S)
         os.close(self._writing)
+        if not self._thread.is_alive():
+            os.close(self._reading)
 
     def _run(self) -> None:
         rest, poll = b"", select.poll()
@@ -63,7 +65,6 @@ class StderrLines:
                 for line in lines:
                     self._tell(line)
         self._tell(rest)
-        os.close(self._reading)
 
     def _tell(self, line: bytes) -> None:
         text = line.rpartition(b"\r")[2] or line.rstrip(b"\r")  # of a line that rewrites itself, its last state

@@ -122,6 +122,25 @@ def test_lines_of_whoever_writes_there() -> None:
         os.close(descriptor)
 
 
+def test_a_reader_that_is_done_before_it_is_woken_breaks_no_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    taken: list[str] = []
+    lines = StderrLines(taken.append, descriptor=writing)
+    os.write(writing, b"last\n")
+    write = os.write
+
+    def write_late(descriptor: int, data: bytes) -> int:
+        write(descriptor, b"!\n")
+        lines._thread.join(60)
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write_late)
+    lines.close()
+    assert taken == ["last", "!"]
+    for descriptor in (reading, writing):
+        os.close(descriptor)
+
+
 def test_a_line_without_an_end_is_cut() -> None:
     reading, writing = os.pipe()
     taken: list[str] = []
