@@ -175,11 +175,7 @@ def _good(level: Level) -> str:
     return "–" if level["good"] is None else f"{level['good'] / level['wall_s']:.2f}"
 
 
-_GENERATED: Sequence[Column] = (
-    ("answered per s", lambda level: _number(level["requests_per_s"])),
-    ("good per s", _good),
-    ("tokens per s", lambda level: _number(level["output_tokens_per_s"])),
-    ("steady", _steady),
+_ENDS: Sequence[Column] = (
     ("answered", lambda level: f"{level['answered']}/{level['requests']}"),
     ("refused", _end("rejected")),
     ("late", _end("timed out")),
@@ -188,20 +184,20 @@ _GENERATED: Sequence[Column] = (
     ("open at the stop", _end("stopped")),
     ("error", _end("failed")),
     ("client-bound", lambda level: "yes" if level.get("client_bound") else "no"),
+)
+_GENERATED: Sequence[Column] = (
+    ("answered per s", lambda level: _number(level["requests_per_s"])),
+    ("good per s", _good),
+    ("tokens per s", lambda level: _number(level["output_tokens_per_s"])),
+    ("steady", _steady),
+    *_ENDS,
     ("memory MB", _megabytes),
     ("mean batch", lambda level: _number(level["mean_batch"])),
 )
 _AT_ONCE: Sequence[Column] = (
     ("answered per s", lambda level: _number(level["requests_per_s"])),
     ("good per s", _good),
-    ("answered", lambda level: f"{level['answered']}/{level['requests']}"),
-    ("refused", _end("rejected")),
-    ("late", _end("timed out")),
-    ("cut", _end("cut")),
-    ("cancelled", _end("cancelled")),
-    ("open at the stop", _end("stopped")),
-    ("error", _end("failed")),
-    ("client-bound", lambda level: "yes" if level.get("client_bound") else "no"),
+    *_ENDS,
     ("KB per s", lambda level: _number((level["bytes_per_s"] or 0.0) / 1e3)),
     ("memory MB", _megabytes),
     ("mean batch", lambda level: _number(level["mean_batch"])),
